@@ -1,0 +1,47 @@
+# make demo: install Meshwright into .venv and run its main job on a built-in example.
+# make test: set up what the tests need, then lint, types and tests.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types unit bench format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/meshwright placements --system gcp-a100:4 --axes data=4,shard=16
+	$(BIN)/meshwright programs --hierarchy node=4,gpu=16 --max-steps 3
+	$(BIN)/meshwright check "ReduceScatter inside node; AllReduce across node; AllGather inside node" --hierarchy node=4,gpu=16
+
+test: lint types unit
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/hierarchies.py
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	PYTHON="$(PYTHON)" scripts/make-venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@ $(VENV)/.installed

@@ -1,0 +1,40 @@
+"""The command line, one file per verb.
+
+Results go to stdout: a table for people, or with `--json` one JSON document. Everything else goes to stderr.
+Exit codes: 0 fine, 1 the answer is no (an invalid program), 2 bad input.
+"""
+
+from typing import Any
+
+import click
+
+from meshwright.cli.check import check
+from meshwright.cli.placements import placements
+from meshwright.cli.programs import programs
+from meshwright.cli.systems import systems
+from meshwright.errors import MeshwrightError
+
+
+class _Group(click.Group):
+    """A group that turns every error a user can meet into a message and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except MeshwrightError as error:
+            raise _BadInput(str(error)) from None
+
+
+class _BadInput(click.ClickException):
+    exit_code = 2
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="meshwright")
+def main() -> None:
+    """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
+
+
+for verb in (placements, programs, check, systems):
+    main.add_command(verb)

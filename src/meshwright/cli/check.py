@@ -1,0 +1,101 @@
+"""`meshwright check`: is a program valid, and what does every device hold after each step?"""
+
+import sys
+from math import prod
+from typing import Any
+
+import click
+
+from meshwright.cli.common import (
+    goal_option,
+    hierarchy_option,
+    json_option,
+    new_table,
+    print_json,
+    print_table,
+    read_hierarchy,
+    say,
+)
+from meshwright.errors import InvalidProgramError
+from meshwright.hierarchy import Hierarchy
+from meshwright.program import Goal, Program, parse_program, step_text
+from meshwright.semantics import check_program
+from meshwright.symbolic import NOTHING, State, device_kinds, reduced, run_symbolically, scattered
+
+
+@click.command()
+@click.argument("program_text", metavar="PROGRAM")
+@hierarchy_option
+@goal_option
+@json_option
+def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> None:
+    """Check that PROGRAM is valid, and show what the devices hold after each step.
+
+    PROGRAM is, for example, "ReduceScatter inside node; AllReduce across node; AllGather inside node". Exit code 0: it
+    is valid. 1: it is not, and the message says which step, which group and which rule. 2: it cannot be read.
+    """
+    hierarchy = read_hierarchy(hierarchy_spec)
+    program = parse_program(program_text, hierarchy)
+    try:
+        check_program(program, hierarchy, Goal(goal))
+    except InvalidProgramError as error:
+        if as_json:
+            print_json(
+                {
+                    "valid": False,
+                    "step": error.step,
+                    "group": error.group,
+                    "rule": error.rule,
+                    "message": str(error),
+                }
+            )
+        else:
+            say(f"invalid: {error}")
+        sys.exit(1)
+    states = _states(program, hierarchy, Goal(goal))
+    if as_json:
+        text = program.text(hierarchy)
+        print_json({"valid": True, "program": text, "goal": goal, "hierarchy": str(hierarchy), "states": states})
+        return
+    table = new_table("after", "devices", "hold", "scattered along", "reduced over")
+    for state in states:
+        for number, kind in enumerate(state["devices"]):
+            table.add_row(
+                state["after"] if number == 0 else "",
+                kind["which"],
+                kind["holds"],
+                ", ".join(kind["scattered"]) or "-",
+                ", ".join(kind["reduced"]) or "-",
+            )
+    click.echo(f"valid: {program.text(hierarchy)}\n")
+    print_table(table)
+
+
+def _states(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[dict[str, Any]]:
+    """The start and the state after each step, each as kinds of devices that hold alike."""
+    names = ["start", *(f"{n} {step_text(step, hierarchy.names)}" for n, step in enumerate(program.steps, 1))]
+    states = run_symbolically(program, len(hierarchy.names), goal)
+    return [{"after": name, "devices": _kinds(state, hierarchy)} for name, state in zip(names, states, strict=True)]
+
+
+def _kinds(state: State, hierarchy: Hierarchy) -> list[dict[str, Any]]:
+    levels = len(hierarchy.names)
+    kinds = []
+    for zero, held in device_kinds(state, levels):
+        which = ", ".join(f"{hierarchy.names[level]}{'=0' if is_zero else '>0'}" for level, is_zero in zero.items())
+        along = [] if held == NOTHING else _levels(scattered(held, levels), levels)
+        over = [] if held == NOTHING else _levels(reduced(held, levels), levels)
+        parts = prod(hierarchy.radices[level] for level in along)
+        kinds.append(
+            {
+                "which": which or "all",
+                "holds": "nothing" if held == NOTHING else f"1/{parts}" if parts > 1 else "everything",
+                "scattered": [hierarchy.names[level] for level in along],
+                "reduced": [hierarchy.names[level] for level in over],
+            }
+        )
+    return kinds
+
+
+def _levels(bits: int, levels: int) -> list[int]:
+    return [level for level in range(levels) if bits >> level & 1]

@@ -1,0 +1,94 @@
+"""What the verbs share: options, argument types and output."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from meshwright.hierarchy import Hierarchy, parse_hierarchy
+from meshwright.program import Goal
+from meshwright.spec import parse_counts
+from meshwright.synthesis import MAX_STEPS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout instead of a table.")
+
+system_option = click.option(
+    "--system",
+    "system_spec",
+    required=True,
+    metavar="SYSTEM",
+    help="A preset (see `meshwright systems`; PRESET:N sets the outermost count), the path of a .yaml file, or a "
+    "description like node=4@8GB/s,gpu=16@270GB/s: NAME=COUNT[@BANDWIDTH[+LATENCY]], outermost first.",
+)
+
+axes_option = click.option(
+    "--axes",
+    "axes_spec",
+    required=True,
+    metavar="AXES",
+    help="The parallelism axes and their sizes, like data=4,shard=16.",
+)
+
+hierarchy_option = click.option(
+    "--hierarchy",
+    "hierarchy_spec",
+    required=True,
+    metavar="HIERARCHY",
+    help="The levels of the reduction group and their radices, outermost first, like node=4,gpu=16.",
+)
+
+goal_option = click.option(
+    "--goal",
+    type=click.Choice([str(goal) for goal in Goal]),
+    default=str(Goal.ALL_REDUCE),
+    show_default=True,
+    help="What the program is to achieve.",
+)
+
+max_steps_option = click.option(
+    "--max-steps",
+    type=click.IntRange(min=1, max=20),
+    default=MAX_STEPS,
+    show_default=True,
+    help="The longest programs to consider.",
+)
+
+
+def read_hierarchy(spec: str) -> Hierarchy:
+    """A hierarchy from the command line; says so when levels of radix 1 are left out."""
+    hierarchy = parse_hierarchy(spec)
+    dropped = [name for name, _ in parse_counts(spec, "hierarchy", "node=4,gpu=16") if name not in hierarchy.names]
+    if dropped:
+        say(f"note: {', '.join(dropped)} has radix 1, so there is nothing to reduce over it: it is left out")
+    return hierarchy
+
+
+def print_json(document: Any) -> None:
+    """Write the one JSON document of a command."""
+    json.dump(document, sys.stdout, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def say(message: str) -> None:
+    """Tell the person something that is not the result."""
+    click.echo(message, err=True)
+
+
+def print_table(table: Table) -> None:
+    """Write a table for people: as wide as it needs to be when stdout is not a terminal."""
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    console.print(table)
+
+
+def new_table(*columns: str, title: str | None = None) -> Table:
+    """An empty table in the house style."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

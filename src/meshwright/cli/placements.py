@@ -1,0 +1,57 @@
+"""`meshwright placements`: every way to place the axes on the system."""
+
+from itertools import islice
+
+import click
+
+from meshwright.cli.common import axes_option, json_option, print_json, say, system_option
+from meshwright.errors import TooLargeError
+from meshwright.placement import count_placements, parse_axes
+from meshwright.placement import placements as all_placements
+from meshwright.system import load_system
+
+LIST_LIMIT = 100_000
+
+
+@click.command()
+@system_option
+@axes_option
+@click.option("--count", "count_only", is_flag=True, help="Only count them, without enumerating.")
+@click.option("--first", type=click.IntRange(min=1), metavar="N", help="List only the first N.")
+@json_option
+def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | None, as_json: bool) -> None:
+    """List or count the placements of the axes on the system.
+
+    A placement is a matrix of factors: a row per axis, a column per level, rows multiplying to the axis sizes and
+    columns to the level counts.
+    """
+    system, axes = load_system(system_spec), parse_axes(axes_spec)
+    count = count_placements(system, axes)
+    if count_only:
+        if as_json:
+            print_json({"count": count})
+        else:
+            click.echo(count)
+        return
+    shown = count if first is None else min(first, count)
+    if shown > LIST_LIMIT:
+        raise TooLargeError(
+            f"there are {count:,} placements, more than the {LIST_LIMIT:,} that can be listed; use --count for the "
+            "number, --first N for some of them, or meshwright.placements() in Python for all, lazily"
+        )
+    listed = islice(all_placements(system, axes), shown)
+    if shown < count:
+        say(f"note: the first {shown} of {count} placements")
+    if as_json:
+        print_json(
+            {
+                "count": count,
+                "system": {level.name: level.count for level in system.levels},
+                "axes": axes,
+                "placements": [{"matrix": [list(row) for row in placement.matrix]} for placement in listed],
+            }
+        )
+        return
+    click.echo(f"{count} placement{'s' if count != 1 else ''} of {axes_spec} on {system.name}")
+    for number, placement in enumerate(listed, 1):
+        click.echo(f"\nplacement {number}: {[list(row) for row in placement.matrix]}\n{placement}")

@@ -1,0 +1,38 @@
+"""The errors a user can meet. Each message says what was given, what was expected and what would fit."""
+
+
+class MeshwrightError(ValueError):
+    """Base of every error that Meshwright raises for what a user gave it."""
+
+
+class SpecError(MeshwrightError):
+    """A description cannot be read: a system, an axis list, a unit, a file."""
+
+
+class PlacementError(MeshwrightError):
+    """Axes do not fit the system, or a matrix is not a placement of them."""
+
+
+class ProgramSyntaxError(MeshwrightError):
+    """The text of a program cannot be parsed; the message marks the position."""
+
+    def __init__(self, text: str, position: int, expected: str) -> None:
+        """Point at `position` in `text`, where something `expected` is missing."""
+        self.text, self.position, self.expected = text, position, expected
+        line_start = text.rfind("\n", 0, position) + 1
+        line = text[line_start:].split("\n", 1)[0]
+        marker = " " * (position - line_start) + "^"
+        super().__init__(f"cannot read the program:\n  {line}\n  {marker} {expected}")
+
+
+class InvalidProgramError(MeshwrightError):
+    """A program breaks a rule of the semantics: which step, which group, which rule."""
+
+    def __init__(self, rule: str, message: str, step: int | None = None, group: str | None = None) -> None:
+        """`step` counts from 1 and is None where no single step is at fault; `group` names the devices."""
+        self.rule, self.step, self.group = rule, step, group
+        super().__init__(message)
+
+
+class TooLargeError(MeshwrightError):
+    """The answer is too large to list; the message names the size and what to ask for instead."""

@@ -1,0 +1,305 @@
+"""Placements: how the parallelism axes are split over the levels of a system, as a matrix of factors."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from meshwright.errors import PlacementError, SpecError
+from meshwright.radix import digits_of, number_of
+from meshwright.spec import check_count, check_names, parse_counts, unknown
+from meshwright.system import System
+
+Matrix = tuple[tuple[int, ...], ...]
+
+AXES_EXAMPLE = "data=4,shard=16"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A parallelism matrix: a row per axis, a column per level.
+
+    Rows multiply to the axis sizes, columns to the level counts. A device's position inside a level is split by the
+    column's factors, the first axis most significant; its coordinate on an axis is made of its digits for that axis
+    over the levels, outermost most significant. So a matrix is a bijection between devices and axis coordinates.
+
+    >>> from meshwright import parse_system
+    >>> placement = Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((2, 1), (1, 4)))
+    >>> placement.coordinates(6)
+    {'data': 1, 'shard': 2}
+    >>> placement.rank({"data": 1, "shard": 2})
+    6
+    >>> placement.groups(["data"])
+    ((0, 4), (1, 5), (2, 6), (3, 7))
+    """
+
+    system: System
+    axes: tuple[str, ...]
+    matrix: Matrix
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that does not fit the axes or the system."""
+        check_names(self.axes, "axes", AXES_EXAMPLE)
+        counts = self.system.counts
+        if len(self.matrix) != len(self.axes):
+            raise PlacementError(
+                f"the matrix has {len(self.matrix)} rows, one is needed for each of the {len(self.axes)} axes "
+                f"{', '.join(self.axes)}"
+            )
+        for axis, row in zip(self.axes, self.matrix, strict=True):
+            if len(row) != len(counts):
+                raise PlacementError(
+                    f"row {list(row)} of axis {axis!r} has {len(row)} factors, one is needed for each of the "
+                    f"{len(counts)} levels {', '.join(level.name for level in self.system.levels)}"
+                )
+            if any(type(factor) is not int or factor < 1 for factor in row):
+                raise PlacementError(f"row {list(row)} of axis {axis!r} must hold positive whole numbers")
+        for level, column in zip(self.system.levels, zip(*self.matrix, strict=True), strict=True):
+            if prod(column) != level.count:
+                raise PlacementError(
+                    f"the factors {list(column)} of level {level.name!r} multiply to {prod(column)}, "
+                    f"but the level has {level.count}"
+                )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis."""
+        return {axis: prod(row) for axis, row in zip(self.axes, self.matrix, strict=True)}
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a device sits on each axis."""
+        if not 0 <= rank < self.system.devices:
+            raise PlacementError(f"there is no device {rank}: the system has devices 0 to {self.system.devices - 1}")
+        positions = digits_of(rank, self.system.counts)
+        columns = zip(*self.matrix, strict=True)
+        digits = [digits_of(p, column) for p, column in zip(positions, columns, strict=True)]
+        return {
+            axis: number_of([at_level[i] for at_level in digits], self.matrix[i]) for i, axis in enumerate(self.axes)
+        }
+
+    def rank(self, coordinates: Mapping[str, int]) -> int:
+        """The device at the given coordinates, one for each axis."""
+        if set(coordinates) != set(self.axes):
+            raise PlacementError(
+                f"coordinates {dict(coordinates)} must name each of the axes {', '.join(self.axes)} once"
+            )
+        for axis, size in self.sizes.items():
+            if not 0 <= coordinates[axis] < size:
+                raise PlacementError(f"axis {axis!r} has coordinates 0 to {size - 1}, not {coordinates[axis]}")
+        digits = [digits_of(coordinates[axis], row) for axis, row in zip(self.axes, self.matrix, strict=True)]
+        columns = zip(*self.matrix, strict=True)
+        positions = [number_of([d[j] for d in digits], column) for j, column in enumerate(columns)]
+        return number_of(positions, self.system.counts)
+
+    def groups(self, axes: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """The groups of devices that differ on the given axes only, each in rank order."""
+        chosen = [self.index(axis) for axis in axes]
+        factors = [factor for column in zip(*self.matrix, strict=True) for factor in column]
+        inside = [k for k in range(len(factors)) if k % len(self.axes) in chosen]
+        outside = [k for k in range(len(factors)) if k % len(self.axes) not in chosen]
+        ranks = np.arange(self.system.devices).reshape(factors).transpose(outside + inside)
+        size = prod(factors[k] for k in inside)
+        return tuple(tuple(group) for group in ranks.reshape(-1, size).tolist())
+
+    def index(self, axis: str) -> int:
+        """The row of an axis."""
+        if axis not in self.axes:
+            raise PlacementError(unknown("axis", axis, self.axes))
+        return self.axes.index(axis)
+
+    def __str__(self) -> str:
+        """The matrix with its names, and for each axis in words where its groups sit."""
+        levels = self.system.levels
+        head = ["axis", "size", *(f"{level.name} {level.count}" for level in levels), "a group of this axis"]
+        rows = [
+            [axis, str(prod(row)), *map(str, row), f"{self._where(row)}: {self._first_group(axis)}"]
+            for axis, row in zip(self.axes, self.matrix, strict=True)
+        ]
+        widths = [max(len(line[k]) for line in [head, *rows]) for k in range(len(head))]
+        lines = []
+        for line in [head, *rows]:
+            numbers = [text.rjust(width) for text, width in zip(line[1:-1], widths[1:-1], strict=True)]
+            lines.append("  ".join([line[0].ljust(widths[0]), *numbers, line[-1]]))
+        return "\n".join(lines)
+
+    def _where(self, row: Sequence[int]) -> str:
+        names = [level.name for level in self.system.levels]
+        spanned = [j for j, factor in enumerate(row) if factor > 1]
+        if not spanned:
+            return "a single device"
+        where = " x ".join(f"{row[j]} {names[j]}s" for j in spanned)
+        return f"{where} inside one {names[spanned[0] - 1]}" if spanned[0] > 0 else where
+
+    def _first_group(self, axis: str) -> str:
+        origin = dict.fromkeys(self.axes, 0)
+        size = self.sizes[axis]
+        ranks = [str(self.rank(origin | {axis: k})) for k in range(min(size, 4))]
+        return f"{' '.join(ranks)}{' …' if size > 4 else ''}"
+
+
+def parse_axes(text: str) -> dict[str, int]:
+    """Axes and their sizes from `NAME=SIZE,…`.
+
+    >>> parse_axes("data=4,shard=16")
+    {'data': 4, 'shard': 16}
+    """
+    return dict(parse_counts(text, "axes", AXES_EXAMPLE))
+
+
+def placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
+    """Every placement of the axes on the system: lazily, without duplicates, in a fixed order.
+
+    The order is that of the matrices row by row, with larger factors further out first: the first placement keeps
+    the first axis on the outermost levels.
+
+    >>> from meshwright import parse_system
+    >>> [p.matrix for p in placements(parse_system("node=4,gpu=16"), {"data": 4, "shard": 16})]
+    [((4, 1), (1, 16)), ((2, 2), (2, 8)), ((1, 4), (4, 4))]
+    """
+    check_fit(system, axes)
+    names = tuple(axes)
+    # The matrices are right by construction; checking each again would cost more than making it.
+    new, put = object.__new__, object.__setattr__
+    for matrix in matrices(tuple(axes.values()), system.counts):
+        placement = new(Placement)
+        put(placement, "system", system)
+        put(placement, "axes", names)
+        put(placement, "matrix", matrix)
+        yield placement
+
+
+def check_fit(system: System, axes: Mapping[str, int]) -> None:
+    """Refuse axes whose sizes do not multiply to the number of devices."""
+    if not axes:
+        raise SpecError(f"at least one axis is needed, as in {AXES_EXAMPLE!r}")
+    check_names(list(axes), "axes", AXES_EXAMPLE)
+    for axis, size in axes.items():
+        check_count(size, f"axis {axis!r}", AXES_EXAMPLE)
+    if prod(axes.values()) != system.devices:
+        sizes = " x ".join(f"{axis}={size}" for axis, size in axes.items())
+        counts = " x ".join(f"{level.name}={level.count}" for level in system.levels)
+        raise PlacementError(
+            f"the axes {sizes} multiply to {prod(axes.values())}, but the system {counts} has {system.devices} "
+            f"devices; {_suggestion(system.devices, axes)}"
+        )
+
+
+def _suggestion(devices: int, axes: Mapping[str, int]) -> str:
+    *others, last = axes
+    rest = prod(axes[axis] for axis in others)
+    if devices % rest == 0:
+        return f"{last}={devices // rest} would fit"
+    return f"{last}={devices} with all other axes 1 would fit"
+
+
+def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix]:
+    """All matrices of positive integers with the given row and column products.
+
+    Any choice for one row leaves a problem with a solution: primes are independent, and a table of exponents with
+    equal totals over rows and columns always exists. So no choice is ever taken back.
+
+    >>> list(matrices((2, 2), (4,)))
+    [((2,), (2,))]
+    """
+    size, *rest = sizes
+    if not rest:
+        yield (counts,)
+        return
+    for row in _rows(size, counts):
+        left = tuple(count // factor for count, factor in zip(counts, row, strict=True))
+        if len(rest) == 1:
+            yield (row, left)
+        elif len(rest) == 2:
+            for tail in _pairs(rest[0], left):
+                yield (row, *tail)
+        else:
+            for tail in matrices(tuple(rest), left):
+                yield (row, *tail)
+
+
+@cache
+def _rows(size: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The factor rows with product `size` whose entries divide `counts`, larger factors further out first."""
+    if len(counts) == 1:
+        return ((size,),) if counts[0] % size == 0 else ()
+    return tuple(
+        (factor, *row) for factor in _common_divisors(size, counts[0]) for row in _rows(size // factor, counts[1:])
+    )
+
+
+@cache
+def _pairs(size: int, counts: tuple[int, ...]) -> tuple[Matrix, ...]:
+    """The last two rows, of which the second is what the first leaves; they recur under many prefixes."""
+    return tuple(
+        (row, tuple(count // factor for count, factor in zip(counts, row, strict=True))) for row in _rows(size, counts)
+    )
+
+
+@cache
+def _common_divisors(a: int, b: int) -> tuple[int, ...]:
+    divisors = [1]
+    for prime, exponent in _factorize(a).items():
+        powers = [prime**e for e in range(exponent + 1) if b % prime**e == 0]
+        divisors = [d * power for d in divisors for power in powers]
+    return tuple(sorted(divisors, reverse=True))
+
+
+def count_placements(system: System, axes: Mapping[str, int]) -> int:
+    """How many placements there are, without enumerating them.
+
+    Primes are independent, and for one prime the placements are the tables of exponents with given row and column
+    sums, counted row by row.
+
+    >>> from meshwright import parse_system
+    >>> count_placements(parse_system("rack=4,node=8,gpu=32"), {"data": 8, "shard": 8, "tensor": 16})
+    49
+    """
+    check_fit(system, axes)
+    rows = [_factorize(size) for size in axes.values()]
+    columns = [_factorize(count) for count in system.counts]
+    primes = {prime for row in rows for prime in row}
+    return prod(
+        _count_tables(
+            tuple(sorted(row.get(prime, 0) for row in rows)),
+            tuple(sorted(column.get(prime, 0) for column in columns)),
+        )
+        for prime in primes
+    )
+
+
+@cache
+def _count_tables(rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
+    """Tables of natural numbers with the given row and column sums; both are kept sorted, as order is no matter."""
+    if len(rows) <= 1:
+        return 1
+    first, *rest = rows
+    return sum(_count_tables(tuple(rest), tuple(sorted(left))) for left in _take(first, columns))
+
+
+def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """What can be left of the columns after taking `total` from them."""
+    if not columns:
+        if total == 0:
+            yield ()
+        return
+    first, *rest = columns
+    for taken in range(min(first, total) + 1):
+        if total - taken <= sum(rest):
+            for left in _take(total - taken, tuple(rest)):
+                yield (first - taken, *left)
+
+
+@cache
+def _factorize(number: int) -> dict[int, int]:
+    factors: dict[int, int] = {}
+    prime = 2
+    while prime * prime <= number:
+        while number % prime == 0:
+            factors[prime] = factors.get(prime, 0) + 1
+            number //= prime
+        prime += 1
+    if number > 1:
+        factors[number] = factors.get(number, 0) + 1
+    return factors

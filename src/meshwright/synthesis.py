@@ -1,0 +1,183 @@
+"""Synthesis: programs are paths in the graph of symbolic states, from a goal's start to its end.
+
+The graph depends on the number of levels, never on the radices. Counting, listing and ranking all walk the same graph.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from heapq import heappop, heappush
+
+from meshwright.errors import MeshwrightError, TooLargeError
+from meshwright.program import Collective, Goal, Program, Step
+from meshwright.symbolic import HOPELESS_LEVELS, State, end_state, hopeless, start_state, successors
+
+MAX_STEPS = 5
+"""The default limit on the length of programs, as in the paper."""
+
+MAX_ENTRIES = 2_000_000
+"""A graph whose states have more entries than this, all together, is not built: it would take minutes."""
+
+Cost = Callable[[State, Step], float]
+"""The cost of a step taken in a state; never negative."""
+
+
+@dataclass(frozen=True)
+class ProgramGraph:
+    """The symbolic states on the valid programs of at most `max_steps` steps, and the steps between them."""
+
+    levels: int
+    goal: Goal
+    max_steps: int
+    start: State
+    end: State
+    edges: dict[State, tuple[tuple[Step, State], ...]]
+
+    @cached_property
+    def lengths(self) -> dict[State, int]:
+        """For each state the possible numbers of steps to the end, as bits."""
+        lengths = {self.end: 1}
+        for _ in range(self.max_steps):
+            for state, edges in self.edges.items():
+                bits = 0
+                for _, after in edges:
+                    bits |= lengths.get(after, 0) << 1
+                if bits:
+                    lengths[state] = bits & (2 << self.max_steps) - 1
+        return lengths
+
+    def count(self) -> int:
+        """How many programs there are, without listing them."""
+        counts = {self.end: 1}
+        for _ in range(self.max_steps):
+            counts = {state: sum(counts.get(after, 0) for _, after in edges) for state, edges in self.edges.items()} | {
+                self.end: 1
+            }
+        return counts.get(self.start, 0)
+
+    def programs(self) -> Iterator[Program]:
+        """All programs, lazily, the shortest first."""
+        for length in range(self.max_steps + 1):
+            if self.lengths.get(self.start, 0) >> length & 1:
+                for steps in self._paths(self.start, length):
+                    yield Program(steps)
+
+    def _paths(self, state: State, length: int) -> Iterator[tuple[Step, ...]]:
+        if length == 0:
+            yield ()
+            return
+        for step, after in self.edges[state]:
+            if self.lengths.get(after, 0) >> length - 1 & 1:
+                for rest in self._paths(after, length - 1):
+                    yield (step, *rest)
+
+    def ranked(self, cost: Cost) -> Iterator[tuple[float, Program]]:
+        """All programs with their costs, lazily, the cheapest first; of equal cost, the one with fewer steps.
+
+        The cost of what remains is known exactly from every state (computed backwards from the end), so each program
+        costs as much work as it has steps: the first is the best, the first k are the k best.
+        """
+        edges = {
+            state: [(cost(state, step), step, after) for step, after in edges] for state, edges in self.edges.items()
+        }
+        nothing_left = {self.end: (0.0, 0)}
+        remaining = [nothing_left]
+        for _ in range(self.max_steps):
+            best = dict(nothing_left)
+            for state, out in edges.items():
+                options = [
+                    (price + remaining[-1][after][0], 1 + remaining[-1][after][1])
+                    for price, _, after in out
+                    if after in remaining[-1]
+                ]
+                if options:
+                    best[state] = min(options)
+            remaining.append(best)
+
+        if self.start not in remaining[self.max_steps]:
+            return
+        pushed = 0
+        heap: list[tuple[tuple[float, int], int, float, tuple[Step, ...], State]] = [
+            (remaining[self.max_steps][self.start], pushed, 0.0, (), self.start)
+        ]
+        while heap:
+            _, _, spent, steps, state = heappop(heap)
+            if state == self.end:
+                yield spent, Program(steps)
+                continue
+            left = remaining[self.max_steps - len(steps) - 1]
+            for price, step, after in edges[state]:
+                if after in left:
+                    pushed += 1
+                    total = (spent + price + left[after][0], len(steps) + 1 + left[after][1])
+                    heappush(heap, (total, pushed, spent + price, (*steps, step), after))
+
+
+def program_graph(
+    levels: int,
+    goal: Goal = Goal.ALL_REDUCE,
+    max_steps: int = MAX_STEPS,
+    collectives: Collection[Collective] = tuple(Collective),
+) -> ProgramGraph:
+    """The graph of all valid programs of at most `max_steps` steps over the given collectives.
+
+    >>> program_graph(levels=2).count()
+    93
+    >>> cost, program = next(program_graph(levels=2).ranked(lambda state, step: 1.0))
+    >>> cost, len(program.steps)
+    (1.0, 1)
+    """
+    if max_steps < 0:
+        raise MeshwrightError(f"the number of steps must be zero or more, not {max_steps}")
+    return _program_graph(levels, goal, max_steps, frozenset(collectives))
+
+
+@lru_cache(maxsize=64)
+def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozenset[Collective]) -> ProgramGraph:
+    start, end = start_state(goal, levels), end_state(goal, levels)
+    edges: dict[State, tuple[tuple[Step, State], ...]] = {}
+    depth = {start: 0}
+    frontier = [start]
+    for steps in range(1, max_steps + 1):
+        reached = []
+        for state in frontier:
+            if state == end:
+                continue
+            out = []
+            for step, after in successors(state, levels, collectives):
+                if after in depth or (steps < max_steps and not _prune(after, levels)):
+                    out.append((step, after))
+                    if after not in depth:
+                        depth[after] = steps
+                        reached.append(after)
+                elif after == end:
+                    out.append((step, after))
+                    depth[end] = steps
+            edges[state] = tuple(out)
+            if len(depth) << levels > MAX_ENTRIES:
+                raise TooLargeError(
+                    f"programs of at most {max_steps} steps on {levels} levels pass through more than {len(depth):,} "
+                    "states, too many to search; allow fewer steps (--max-steps) or fewer collectives"
+                )
+        frontier = reached
+    graph = ProgramGraph(levels, goal, max_steps, start, end, edges)
+    return _trimmed(graph, depth)
+
+
+def _prune(state: State, levels: int) -> bool:
+    return levels <= HOPELESS_LEVELS and hopeless(state, levels)
+
+
+def _trimmed(graph: ProgramGraph, depth: dict[State, int]) -> ProgramGraph:
+    """Without the states and steps from which the end cannot be reached in time."""
+    shortest = {state: (bits & -bits).bit_length() - 1 for state, bits in graph.lengths.items()}
+    edges = {
+        state: tuple(
+            (step, after)
+            for step, after in out
+            if after in shortest and depth[state] + 1 + shortest[after] <= graph.max_steps
+        )
+        for state, out in graph.edges.items()
+    }
+    kept = {state: out for state, out in edges.items() if out}
+    return ProgramGraph(graph.levels, graph.goal, graph.max_steps, graph.start, graph.end, kept)

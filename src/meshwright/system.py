@@ -1,0 +1,167 @@
+"""A hierarchical system: levels, outermost first, each with a count and a link."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from importlib.resources import files
+from math import prod
+from pathlib import Path
+
+from meshwright.errors import SpecError
+from meshwright.spec import check_count, check_names, parse_count, split_items, unknown
+from meshwright.units import parse_bandwidth, parse_seconds
+
+EXAMPLE = "node=4@8GB/s,gpu=16@270GB/s"
+
+
+class Fabric(StrEnum):
+    """How the children of one instance of a level are wired to each other."""
+
+    SWITCH = "switch"
+    RING = "ring"
+    BUS = "bus"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What connects the children of one level: bytes per second and direction of one child's port, and more.
+
+    bandwidth: of one child's port into the fabric, full duplex, per direction (of the whole bus for `bus`).
+    latency: seconds to start one message.
+    per_device: the most that one device alone can push through the port.
+    fabric: `switch`, `ring` (neighbour links only) or `bus` (one bandwidth for all children).
+    bypass: traffic that leaves the level does not use these ports.
+    reduces: the switch adds up what passes through it.
+    """
+
+    bandwidth: float | None = None
+    latency: float = 0.0
+    per_device: float | None = None
+    fabric: Fabric = Fabric.SWITCH
+    bypass: bool = False
+    reduces: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no link can have."""
+        for name in ("bandwidth", "per_device"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SpecError(f"{name} must be greater than zero and finite, not {value!r}")
+        if not 0 <= self.latency < float("inf"):
+            raise SpecError(f"latency must be zero or more seconds, not {self.latency!r}")
+        if self.reduces and self.fabric is not Fabric.SWITCH:
+            raise SpecError(f"only a switch can reduce, not a {self.fabric}")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level: `count` children in each instance of the level above, joined by `link`."""
+
+    name: str
+    count: int
+    link: Link = Link()
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are not positive whole numbers of a sane size."""
+        check_count(self.count, f"level {self.name!r}", EXAMPLE)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Levels, outermost first. Devices are numbered in mixed radix, the outermost level most significant.
+
+    >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
+    >>> system.devices, system.counts
+    (64, (4, 16))
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse an empty list of levels and names that are malformed or appear twice."""
+        if not self.levels:
+            raise SpecError(f"a system needs at least one level, as in {EXAMPLE!r}")
+        check_names([level.name for level in self.levels], f"system {self.name!r}", EXAMPLE)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The count of each level."""
+        return tuple(level.count for level in self.levels)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return prod(self.counts)
+
+    def with_outermost(self, count: int) -> "System":
+        """The same system with another outermost count."""
+        return replace(self, levels=(replace(self.levels[0], count=count), *self.levels[1:]))
+
+
+def parse_system(text: str) -> System:
+    """A system from `NAME=COUNT[@BANDWIDTH[+LATENCY]],…`, outermost first.
+
+    >>> [str(level.link.latency) for level in parse_system("node=2@100Gbit/s+20us,gpu=8").levels]
+    ['2e-05', '0.0']
+    """
+    levels = []
+    for item in split_items(text, "system", EXAMPLE):
+        name, equals, rest = item.partition("=")
+        if not equals:
+            raise SpecError(
+                f"{item!r} in the system {text!r} is not NAME=COUNT[@BANDWIDTH[+LATENCY]], as in {EXAMPLE!r}"
+            )
+        count, at, link_text = rest.partition("@")
+        bandwidth, plus, latency = link_text.partition("+")
+        link = Link(
+            bandwidth=parse_bandwidth(bandwidth) if at else None,
+            latency=parse_seconds(latency) if plus else 0.0,
+        )
+        name = name.strip()
+        levels.append(Level(name, parse_count(count.strip(), name, "system", EXAMPLE), link))
+    return System(text, tuple(levels))
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of the built-in systems, sorted."""
+    names = (entry.name for entry in files("meshwright").joinpath("systems").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+def preset(name: str) -> System:
+    """A built-in system, `NAME` or `NAME:COUNT` for another outermost count.
+
+    >>> preset("gcp-a100:2").devices
+    32
+    """
+    from meshwright.systemfile import read_system_text
+
+    base, colon, count = name.partition(":")
+    if base not in preset_names():
+        raise SpecError(unknown("preset", base, preset_names()))
+    path = files("meshwright").joinpath("systems", f"{base}.yaml")
+    system = read_system_text(path.read_text(encoding="utf-8"), f"{base}.yaml")
+    if not colon:
+        return system
+    outermost = parse_count(count, system.levels[0].name, f"preset {name!r}", f"{base}:4")
+    return replace(system.with_outermost(outermost), name=name)
+
+
+def load_system(spec: str) -> System:
+    """A system from what a user may write: inline text, a preset, or the path of a YAML file.
+
+    >>> load_system("dgx-h100:2").counts
+    (2, 8)
+    """
+    from meshwright.systemfile import read_system
+
+    if spec.endswith((".yaml", ".yml")) or "/" in spec.split("=")[0]:
+        return read_system(Path(spec))
+    if "=" in spec:
+        return parse_system(spec)
+    if spec.partition(":")[0] in preset_names():
+        return preset(spec)
+    raise SpecError(
+        f"{unknown('preset', spec.partition(':')[0], preset_names())}; a system is a preset, "
+        f"a description like {EXAMPLE!r}, or the path of a .yaml file"
+    )

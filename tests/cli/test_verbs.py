@@ -1,0 +1,167 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from meshwright.cli import main
+
+HYBRID = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def run_json(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_placements() -> None:
+    document = run_json("placements", "--system", "gcp-a100:4", "--axes", "data=4,shard=16")
+    assert document["count"] == 3
+    matrices = [placement["matrix"] for placement in document["placements"]]
+    assert matrices == [[[4, 1], [1, 16]], [[2, 2], [2, 8]], [[1, 4], [4, 4]]]
+    text = run("placements", "--system", "gcp-a100:4", "--axes", "data=4,shard=16").stdout
+    assert "3 placements" in text
+    assert "4 gpus inside one node: 0 4 8 12" in text
+
+
+def test_placements_counted_without_enumerating() -> None:
+    arguments = ["placements", "--system", "a=16,b=16,c=16,d=16,e=16", "--axes", "v=16,w=16,x=16,y=16,z=16"]
+    assert run_json(*arguments, "--count") == {"count": 2_224_955}
+    assert run(*arguments, "--count").stdout == "2224955\n"
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert "2,224,955 placements" in refused.stderr
+    assert "--count" in refused.stderr
+    first = run(*arguments, "--first", "2", "--json")
+    assert len(json.loads(first.stdout)["placements"]) == 2
+    assert "the first 2 of 2224955" in first.stderr
+
+
+def test_programs() -> None:
+    document = run_json("programs", "--hierarchy", "node=4,gpu=16")
+    assert document["count"] == len(document["programs"]) == len(set(document["programs"])) == 93
+    assert HYBRID in document["programs"]
+    assert run_json("programs", "--hierarchy", "node=64,gpu=512", "--max-steps", "3")["count"] == 29
+    assert run_json("programs", "--hierarchy", "node=4,gpu=16", "--goal", "broadcast", "--count") == {"count": 3}
+    text = run("programs", "--hierarchy", "node=4,gpu=16", "--max-steps", "1").stdout
+    assert text == "1 valid all-reduce program of at most 1 step on node=4,gpu=16\n\n1 step\n  AllReduce all\n"
+    assert run("programs", "--hierarchy", "node=4,gpu=16", "--count").stdout == "93\n"
+
+
+def test_every_listed_program_passes_the_check() -> None:
+    for goal in ("all-reduce", "reduce-scatter", "all-gather", "reduce", "broadcast"):
+        listed = run_json("programs", "--hierarchy", "node=2,gpu=3", "--goal", goal, "--max-steps", "4")["programs"]
+        assert listed
+        for program in listed:
+            assert run("check", program, "--hierarchy", "node=2,gpu=3", "--goal", goal).exit_code == 0
+
+
+def test_hopelessly_many_programs_are_refused() -> None:
+    result = run("programs", "--hierarchy", "a=2,b=2,c=2,d=2,e=2", "--max-steps", "8")
+    assert result.exit_code == 2
+    assert "9,655,857 valid programs" in result.stderr
+    assert "--count" in result.stderr
+    assert "k best" in result.stderr
+
+
+def test_check_shows_what_devices_hold() -> None:
+    document = run_json(
+        "check", "Reduce inside node; AllReduce masters of node; Broadcast inside node", "--hierarchy", "node=4,gpu=16"
+    )
+    assert document["valid"] is True
+    assert [state["after"] for state in document["states"]] == [
+        "start",
+        "1 Reduce inside node",
+        "2 AllReduce masters of node",
+        "3 Broadcast inside node",
+    ]
+    assert document["states"][1]["devices"] == [
+        {"which": "gpu=0", "holds": "everything", "scattered": [], "reduced": ["gpu"]},
+        {"which": "gpu>0", "holds": "nothing", "scattered": [], "reduced": []},
+    ]
+    scattered = run_json("check", HYBRID, "--hierarchy", "node=4,gpu=16")["states"][1]["devices"]
+    assert scattered == [{"which": "all", "holds": "1/16", "scattered": ["gpu"], "reduced": ["gpu"]}]
+    assert "1/16" in run("check", HYBRID, "--hierarchy", "node=4,gpu=16").stdout
+
+
+def test_check_explains_an_invalid_program() -> None:
+    result = run("check", "AllReduce inside node; AllReduce all", "--hierarchy", "node=2,gpu=2")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == (
+        "invalid: step 2 (AllReduce all) is not allowed in the group node=*,gpu=* (devices 0, 1, 2, 3): "
+        "devices 0 and 1 both already contain the contribution of device 0, which would be added twice "
+        "(the rule of AllReduce that is broken: disjoint contributions)\n"
+    )
+    result = run("check", "AllReduce inside node; AllReduce all", "--hierarchy", "node=2,gpu=2", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert (document["valid"], document["step"], document["rule"]) == (False, 2, "disjoint contributions")
+
+
+def test_a_dropped_level_is_mentioned() -> None:
+    result = run("programs", "--hierarchy", "rack=1,node=4", "--count")
+    assert result.stdout == "3\n"
+    assert "rack has radix 1" in result.stderr
+
+
+def test_systems() -> None:
+    names = [system["name"] for system in run_json("systems")["systems"]]
+    assert "gcp-a100" in names
+    text = run("systems").stdout
+    assert "node=4@8GB/s, gpu=8@135GB/s (ring)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["placements", "--system", "gcp-a100:4", "--axes", "data=4,shard=15"], "multiply to 60"),
+        (["placements", "--system", "gcp-a1000", "--axes", "data=4"], "did you mean 'gcp-a100'"),
+        (["placements", "--system", "node=0", "--axes", "data=4"], "whole number"),
+        (["placements", "--system", "node=4@8GBs", "--axes", "data=4"], "unknown unit"),
+        (["placements", "--system", "absent.yaml", "--axes", "data=4"], "there is no system file"),
+        (["placements", "--system", "node=4", "--axes", "data=2,data=2"], "appears 2 times"),
+        (["placements", "--system", "node=4"], "Missing option '--axes'"),
+        (["programs", "--hierarchy", "node=4,gpu"], "not NAME=COUNT"),
+        (["programs", "--hierarchy", "node=4", "--max-steps", "0"], "not in the range"),
+        (["programs", "--hierarchy", "node=4", "--goal", "all-to-all"], "is not one of"),
+        (["check", "AllReduce insid node", "--hierarchy", "node=2,gpu=2"], "did you mean 'inside'"),
+        (["check", "AllReduce inside rack", "--hierarchy", "node=2,gpu=2"], "expected a level (node, gpu)"),
+        (["chek"], "No such command 'chek'"),
+    ],
+)
+def test_bad_input_gets_a_message_and_exit_code_2(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_malformed_yaml_is_located(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("levels:\n  - name: node\n    count: 4\n   bandwidth: 3\n")
+    result = run("placements", "--system", str(path), "--axes", "data=4")
+    assert result.exit_code == 2
+    assert "mine.yaml line 4: malformed YAML" in result.stderr
+
+
+def test_python_dash_m_and_lean_imports() -> None:
+    """The command works as a module, and does not load any engine."""
+    code = (
+        "import sys, runpy; sys.argv = ['meshwright', 'systems', '--json']\n"
+        "try: runpy.run_module('meshwright', run_name='__main__')\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert not {'torch', 'jax', 'mpi4py', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["systems"]

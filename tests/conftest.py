@@ -1,0 +1,8 @@
+import os
+
+from hypothesis import settings
+
+# Times vary between machines, so no deadlines; on CI the same examples are drawn every time.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -1,0 +1,48 @@
+"""What hypothesis draws: hierarchies, systems with axes that fit, and walks of allowed steps."""
+
+from collections.abc import Iterator
+from math import prod
+
+from hypothesis import strategies as st
+
+from meshwright import Hierarchy, Level, Link, System
+
+NAMES = ("pod", "rack", "node", "socket", "gpu", "core")
+
+
+def named(radices: tuple[int, ...]) -> Hierarchy:
+    return Hierarchy(NAMES[: len(radices)], radices)
+
+
+def factorizations(number: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as an ordered product of factors of at least 2."""
+    if number == 1:
+        yield ()
+    for first in range(2, number + 1):
+        if number % first == 0:
+            for rest in factorizations(number // first):
+                yield (first, *rest)
+
+
+def hierarchies(max_devices: int, max_levels: int = 4) -> st.SearchStrategy[Hierarchy]:
+    radices = st.lists(st.integers(2, 8), min_size=1, max_size=max_levels).map(tuple)
+    return radices.filter(lambda r: prod(r) <= max_devices).map(named)
+
+
+@st.composite
+def systems_with_axes(draw: st.DrawFn, max_devices: int = 64) -> tuple[System, dict[str, int]]:
+    """A system and axes that fit it: the same primes, dealt out twice."""
+    primes = draw(st.lists(st.sampled_from([2, 2, 2, 3, 5]), max_size=8))
+    while prod(primes) > max_devices:
+        primes.pop()
+
+    def deal(parts: int) -> list[int]:
+        sizes = [1] * parts
+        for prime in primes:
+            sizes[draw(st.integers(0, parts - 1))] *= prime
+        return sizes
+
+    counts = deal(draw(st.integers(1, 4)))
+    sizes = deal(draw(st.integers(1, 4)))
+    levels = tuple(Level(NAMES[k], count, Link(bandwidth=1e9)) for k, count in enumerate(counts))
+    return System("drawn", levels), dict(zip(("a", "b", "c", "d"), sizes, strict=False))

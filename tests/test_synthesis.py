@@ -1,0 +1,119 @@
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright import (
+    Collective,
+    Goal,
+    MeshwrightError,
+    Program,
+    TooLargeError,
+    check_program,
+    program_graph,
+    synthesis,
+)
+from meshwright.program import ROOTED, Step
+from meshwright.symbolic import State, run_symbolically
+from tests.strategies import named
+
+
+@pytest.mark.parametrize(
+    ("levels", "counts"),
+    [
+        (0, [1, 1]),
+        (1, [1, 3, 3]),
+        (2, [1, 5, 29, 71, 93, 93]),
+        (3, [1, 7, 66, 385, 1635, 4584]),
+        (4, [1, 9, 114, 1054, 7636, 44286]),
+        (5, [1, 11, 173, 2201, 22680]),
+    ],
+)
+def test_pinned_numbers_of_programs(levels: int, counts: list[int]) -> None:
+    assert [program_graph(levels, max_steps=k).count() for k in range(1, len(counts) + 1)] == counts
+
+
+@pytest.mark.parametrize(
+    ("goal", "counts"),
+    [
+        (Goal.REDUCE_SCATTER, [1, 3, 11, 49]),
+        (Goal.ALL_GATHER, [1, 5, 65, 516]),
+        (Goal.REDUCE, [1, 2, 4, 8]),
+        (Goal.BROADCAST, [1, 3, 12, 60]),
+    ],
+)
+def test_pinned_numbers_of_programs_for_other_goals(goal: Goal, counts: list[int]) -> None:
+    assert [program_graph(levels, goal).count() for levels in range(1, 5)] == counts
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4])
+@pytest.mark.parametrize("goal", Goal)
+def test_the_list_is_as_long_as_the_count_and_shortest_first(levels: int, goal: Goal) -> None:
+    graph = program_graph(levels, goal)
+    programs = list(graph.programs())
+    assert len(programs) == len(set(programs)) == graph.count()
+    lengths = [len(program.steps) for program in programs]
+    assert lengths == sorted(lengths)
+    assert max(lengths) <= 5
+
+
+def test_the_list_is_lazy() -> None:
+    graph = program_graph(5, max_steps=9)
+    assert graph.count() > 10**7
+    assert len(list(islice(graph.programs(), 1000))) == 1000
+
+
+@given(st.sampled_from(list(Goal)), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_ranking_agrees_with_sorting_the_list(goal: Goal, levels: int, random: object) -> None:
+    prices: dict[tuple[State, Step], float] = {}
+
+    def cost(state: State, step: Step) -> float:
+        return prices.setdefault((state, step), random.uniform(0, 10))  # type: ignore[attr-defined, no-any-return]
+
+    def price(program: Program) -> float:
+        states = run_symbolically(program, levels, goal)
+        return sum(cost(state, step) for state, step in zip(states, program.steps, strict=False))
+
+    graph = program_graph(levels, goal, max_steps=4)
+    ranked = list(graph.ranked(cost))
+    assert {program for _, program in ranked} == set(graph.programs())
+    assert [c for c, _ in ranked] == pytest.approx(sorted(price(p) for p in graph.programs()))
+    for c, program in ranked[:20]:
+        assert c == pytest.approx(price(program))
+
+
+def test_of_equal_cost_the_shorter_program_comes_first() -> None:
+    costs = [(cost, len(program.steps)) for cost, program in program_graph(2).ranked(lambda _state, _step: 0.0)]
+    assert costs[0] == (0.0, 1)
+    assert [length for _, length in costs] == sorted(length for _, length in costs)
+
+
+def test_only_the_allowed_collectives_are_used() -> None:
+    without_rooted = [c for c in Collective if c not in ROOTED]
+    programs = set(program_graph(2, collectives=without_rooted).programs())
+    everything = set(program_graph(2).programs())
+    assert programs == {p for p in everything if not any(step.collective in ROOTED for step in p.steps)}
+    assert 0 < len(programs) < len(everything)
+
+
+def test_no_program_may_exist() -> None:
+    graph = program_graph(2, collectives=[Collective.BROADCAST])
+    assert (graph.count(), list(graph.programs()), list(graph.ranked(lambda _s, _t: 1.0))) == (0, [], [])
+    assert program_graph(2, max_steps=0).count() == 0
+
+
+def test_a_group_of_one_device_needs_no_steps() -> None:
+    assert list(program_graph(0).programs()) == [Program(())]
+    check_program(Program(()), named(()))
+
+
+def test_graphs_that_would_be_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthesis, "MAX_ENTRIES", 1000)
+    with pytest.raises(TooLargeError, match="allow fewer steps"):
+        program_graph(4, max_steps=7)
+
+
+def test_a_negative_number_of_steps_is_refused() -> None:
+    with pytest.raises(MeshwrightError, match="zero or more"):
+        program_graph(2, max_steps=-1)

@@ -1,0 +1,137 @@
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from meshwright import Fabric, Level, Link, SpecError, System, load_system, parse_system, preset
+from meshwright.system import preset_names
+from meshwright.systemfile import read_system_text
+
+
+def test_inline() -> None:
+    system = parse_system("node=4@8GB/s+20us, gpu=16@270GB/s")
+    assert system.levels == (Level("node", 4, Link(8e9, 2e-5)), Level("gpu", 16, Link(2.7e11)))
+    assert system.devices == 64
+
+
+def test_inline_without_links() -> None:
+    assert parse_system("node=4,gpu=16").levels[0].link == Link()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node=4,,gpu=16", "empty item"),
+        ("node=4,gpu", "not NAME=COUNT"),
+        ("node=0", "whole number from 1"),
+        ("node=-2", "positive whole number"),
+        ("node=2.5", "positive whole number"),
+        ("node=four", "positive whole number"),
+        ("node=4,node=2", "appears 2 times"),
+        ("4=4", "is not a name"),
+        ("node=4@8", "has no unit"),
+        ("node=4@8GB/s+20", "has no unit"),
+        ("node=4@", "not a bandwidth"),
+        ("node=9999999999999999", "whole number from 1 to"),
+    ],
+)
+def test_malformed_inline_systems_are_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_system(text)
+
+
+def test_every_link_property_from_yaml() -> None:
+    system = read_system_text(
+        """
+name: mine
+levels:
+  - {name: node, count: 2, bandwidth: 100Gbit/s, latency: 5us, per_device: 25Gbit/s}
+  - {name: gpu, count: 8, bandwidth: 300GB/s, fabric: switch, bypass: true, reduces: true}
+  - {name: die, count: 2, fabric: bus}
+""",
+        "mine.yaml",
+    )
+    assert system == System(
+        "mine",
+        (
+            Level("node", 2, Link(12.5e9, 5e-6, per_device=3.125e9)),
+            Level("gpu", 8, Link(3e11, bypass=True, reduces=True)),
+            Level("die", 2, Link(fabric=Fabric.BUS)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("levels:\n  - {name: node, count: 2\n", r"x.yaml line \d+: malformed YAML"),
+        ("levels: [", r"x.yaml line \d+: malformed YAML"),
+        ("", "the file is empty"),
+        ("- a", "line 1: a system must be a mapping"),
+        ("name: x", "'levels' is missing"),
+        ("levels: 3", "line 1: 'levels' must be a list"),
+        ("levels: []", "line 1: 'levels' must be a list"),
+        ("levels:\n- {count: 2}", "line 2: a level needs 'name'"),
+        ("levels:\n- {name: node}", "line 2: a level needs 'count'"),
+        ("levels:\n- {name: node, count: 0}", "line 2: the count is '0'"),
+        ("levels:\n- {name: node, count: 2.0}", "line 2: the count is '2.0'"),
+        ("levels:\n- name: node\n  count: 2\n  bandwith: 8GB/s", "line 4: unknown key 'bandwith'; did you mean"),
+        ("levels:\n- name: node\n  count: 2\n  bandwidth: 8", "line 4: '8' is not a bandwidth"),
+        ("levels:\n- name: node\n  count: 2\n  latency: soon", "line 4: 'soon' is not a time"),
+        ("levels:\n- name: node\n  count: 2\n  fabric: mesh", "line 4: unknown fabric 'mesh'"),
+        ("levels:\n- name: node\n  count: 2\n  bypass: 1", "line 4: expected true or false"),
+        ("levels:\n- {name: node, count: 2, fabric: ring, reduces: true}", "line 2: only a switch can reduce"),
+        ("levels:\n- {name: node, count: 2}\n- {name: node, count: 2}", "line 2: 'node' appears 2 times"),
+        ("levels:\n- {name: node, count: 2, count: 3}", "line 2: the key 'count' appears twice"),
+        ("levels:\n- {name: node, count: [2]}", "line 2: expected a word"),
+    ],
+)
+def test_malformed_files_are_refused_with_the_line(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_system_text(text, "x.yaml")
+
+
+def test_a_file_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("levels: [{name: node, count: 3}]")
+    assert load_system(str(path)) == System("cluster", (Level("node", 3),))
+    with pytest.raises(SpecError, match="there is no system file"):
+        load_system(str(tmp_path / "absent.yaml"))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_complete_and_name_their_source(name: str) -> None:
+    system = preset(name)
+    assert system.name == name
+    assert all(level.link.bandwidth for level in system.levels)
+    assert files("meshwright").joinpath("systems", f"{name}.yaml").read_text().startswith("# ")
+
+
+def test_the_presets_that_were_promised_are_there() -> None:
+    promised = {"gcp-a100", "gcp-v100", "dgx-a100", "dgx-h100", "gb200-nvl72", "aws-p4d", "aws-p5", "tpu-v4"}
+    promised |= {"azure-nd-a100-v4", "azure-nd-h100-v5", "tpu-v5p", "cpu-cluster"}
+    assert promised == set(preset_names())
+
+
+def test_preset_with_another_outermost_count() -> None:
+    assert load_system("gcp-a100:2").counts == (2, 16)
+    with pytest.raises(SpecError, match="positive whole number"):
+        load_system("gcp-a100:two")
+
+
+def test_an_unknown_preset_gets_a_suggestion() -> None:
+    with pytest.raises(SpecError, match="unknown preset 'gcp-a10'; did you mean 'gcp-a100'"):
+        load_system("gcp-a10:4")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"bandwidth": 0.0}, {"bandwidth": float("nan")}, {"latency": -1.0}, {"per_device": -1.0}]
+)
+def test_impossible_links_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(SpecError):
+        Link(**bad)  # type: ignore[arg-type]
+
+
+def test_a_system_needs_a_level() -> None:
+    with pytest.raises(SpecError, match="at least one level"):
+        System("empty", ())

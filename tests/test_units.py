@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from meshwright.errors import SpecError
+from meshwright.units import (
+    format_bandwidth,
+    format_bytes,
+    format_seconds,
+    parse_bandwidth,
+    parse_bytes,
+    parse_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0B", 0), ("512B", 512), ("2GiB", 2**31), ("2 GB", 2 * 10**9), ("1.5KiB", 1536), ("64MiB", 2**26)],
+)
+def test_bytes(text: str, value: int) -> None:
+    assert parse_bytes(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8GB/s", 8e9), ("20Mbit/s", 2.5e6), ("400Gbps", 5e10), ("1GiB/s", 2**30), ("2.5e2 MB/s", 2.5e8)],
+)
+def test_bandwidth(text: str, value: float) -> None:
+    assert parse_bandwidth(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("20us", 2e-5), ("1.5 ms", 1.5e-3), ("500ns", 5e-7), ("0s", 0.0)])
+def test_seconds(text: str, value: float) -> None:
+    assert parse_seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "8", "GB", "8 XB", "-8GB", "8GB/s", "1.5B", "8gb", "1,5GB", "nanGB", "infGB"])
+def test_malformed_bytes_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=r"bytes|size"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["8GB", "8Gb/s", "8gb/s", "0GB/s", "-1GB/s", "fast"])
+def test_malformed_bandwidths_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="bandwidth"):
+        parse_bandwidth(text)
+
+
+def test_a_missing_unit_is_named_and_an_example_given() -> None:
+    with pytest.raises(SpecError, match=r"'8' is not a bandwidth: it has no unit; write it like 8GB/s"):
+        parse_bandwidth("8")
+
+
+@given(st.integers(0, 2**60))
+@example(10 * 2**50)
+@example(3 * 2**57 + 2**47)
+def test_formatted_bytes_parse_back_exactly(value: int) -> None:
+    assert parse_bytes(format_bytes(value)) == value
+
+
+@given(st.floats(1e-3, 1e16))
+def test_formatted_bandwidths_parse_back_to_four_digits(value: float) -> None:
+    assert parse_bandwidth(format_bandwidth(value)) == pytest.approx(value, rel=1e-3)
+
+
+@given(st.floats(1e-12, 1e6))
+def test_formatted_seconds_parse_back_to_four_digits(value: float) -> None:
+    assert parse_seconds(format_seconds(value)) == pytest.approx(value, rel=1e-3)
