@@ -1,0 +1,387 @@
+"""Time: how long a step and a program take, with all groups at once on the system's links; and the bound.
+
+A step runs in all groups of its grouping, in every reduction group of the system, at the same time. Groups that share
+a port add up. The time of a phase is that of the most loaded link, plus its messages' latencies; phases, and steps,
+follow each other.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+
+from meshwright.errors import SpecError
+from meshwright.hierarchy import Hierarchy, hierarchy_of
+from meshwright.placement import Placement
+from meshwright.profiles import Library
+from meshwright.program import Collective, Goal, Grouping, Program, Step
+from meshwright.radix import digits_of, number_of
+from meshwright.symbolic import State, run_symbolically, scattered
+from meshwright.system import Fabric, Link, System
+from meshwright.traffic import Phase, Shape, phases
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the groups of one reduction sit on a system: all that a cost depends on.
+
+    radices: per level of the system, into how many children of one instance a reduction group fans out.
+    columns: per level with a ring fabric, the column of the matrix as (factor, whether it is reduced over); else empty.
+    """
+
+    system: System
+    radices: tuple[int, ...]
+    columns: tuple[tuple[tuple[int, bool], ...], ...]
+
+    @cached_property
+    def hierarchy(self) -> Hierarchy:
+        """The reduction group's hierarchy."""
+        return hierarchy_of([level.name for level in self.system.levels], self.radices)
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """For each level of the hierarchy, which level of the system it is."""
+        return tuple(level for level, radix in enumerate(self.radices) if radix > 1)
+
+    @cached_property
+    def beside(self) -> tuple[int, ...]:
+        """Per level of the system, how many reduction groups run side by side below one child."""
+        ratios = [count // radix for count, radix in zip(self.system.counts, self.radices, strict=True)]
+        return tuple(prod(ratios[level + 1 :]) for level in range(len(ratios)))
+
+
+def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
+    """The layout of a reduction over some axes of a placement.
+
+    >>> from meshwright import parse_system
+    >>> placement = Placement(parse_system("node=4@8GB/s,gpu=16@270GB/s"), ("data", "shard"), ((2, 2), (2, 8)))
+    >>> layout_of(placement, ["data"]).radices
+    (2, 2)
+    """
+    rows = {placement.index(axis) for axis in axes}
+    columns = list(zip(*placement.matrix, strict=True))
+    return Layout(
+        placement.system,
+        tuple(prod(factor for row, factor in enumerate(column) if row in rows) for column in columns),
+        tuple(
+            tuple((factor, row in rows) for row, factor in enumerate(column) if factor > 1)
+            if level.link.fabric is Fabric.RING
+            else ()
+            for level, column in zip(placement.system.levels, columns, strict=True)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one phase puts on the links of one level.
+
+    groups: how many groups share the busiest port; bytes: what they put on it; limit: what sets the time: the `port`,
+    the `bus`, the `links` of a ring, or one `device`.
+    """
+
+    level: str
+    groups: float
+    bytes: float
+    seconds: float
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """The loads of one phase by level, outermost first, and its latency."""
+
+    loads: tuple[Load, ...]
+    latency: float
+
+    @property
+    def seconds(self) -> float:
+        """The most loaded link, plus the latency."""
+        return max(load.seconds for load in self.loads) + self.latency
+
+    @property
+    def bottleneck(self) -> Load:
+        """The most loaded link."""
+        return max(self.loads, key=lambda load: load.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """The time of a step, and where it goes."""
+
+    algorithm: str
+    held: float
+    phases: tuple[PhaseCost, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The phases follow each other."""
+        return sum(phase.seconds for phase in self.phases)
+
+
+class CostModel:
+    """The times of steps and programs of one reduction: a layout, a library, and the bytes that each device holds."""
+
+    def __init__(self, layout: Layout, library: Library, payload: int) -> None:
+        """`payload` is the size of the whole tensor: what a device holds before an all-reduce."""
+        check_links(layout.system)
+        if payload <= 0:
+            raise SpecError(f"the payload is {payload} bytes; expected a positive size, like 2GiB")
+        self.layout, self.library, self.payload = layout, library, payload
+        self._seconds: dict[tuple[Step, tuple[int, ...]], float] = {}
+
+    def __call__(self, state: State, step: Step) -> float:
+        """The seconds of a step taken in a state: the cost function for synthesis."""
+        key = step, self._scattered(state, step)
+        if key not in self._seconds:
+            self._seconds[key] = self._step(step, key[1]).seconds
+        return self._seconds[key]
+
+    def step(self, state: State, step: Step) -> StepCost:
+        """The time of a step taken in a state, and where it goes."""
+        return self._step(step, self._scattered(state, step))
+
+    def steps(self, program: Program, goal: Goal = Goal.ALL_REDUCE) -> list[StepCost]:
+        """The times of a valid program's steps, and where they go."""
+        states = run_symbolically(program, len(self.layout.levels), goal)
+        return [self.step(state, step) for state, step in zip(states, program.steps, strict=False)]
+
+    def seconds(self, program: Program, goal: Goal = Goal.ALL_REDUCE) -> float:
+        """The time of a valid program."""
+        states = run_symbolically(program, len(self.layout.levels), goal)
+        return sum(self(state, step) for state, step in zip(states, program.steps, strict=False))
+
+    def bound(self, goal: Goal = Goal.ALL_REDUCE) -> float:
+        """No algorithm can be faster."""
+        return bound(self.layout, goal, self.payload)
+
+    def _scattered(self, state: State, step: Step) -> tuple[int, ...]:
+        """Along which levels the groups of a step are scattered: one set of levels, or one for each kind of group."""
+        levels = len(self.layout.levels)
+        sets = tuple(scattered(state[z], levels) for z in _first_devices(levels, step.grouping))
+        return sets[:1] if len(set(sets)) == 1 else sets
+
+    def _step(self, step: Step, sets: tuple[int, ...]) -> StepCost:
+        outermost, shape = _shape(self.layout, step.grouping)
+        held = [self._held(levels) for levels in sets]
+        at_port, at_instance = self._bytes(step.grouping, held)
+        rule = self.library.rule(step.collective, max(held))
+        options = []
+        for names in (rule.algorithms, rule.otherwise):
+            for name in names:
+                found = self._phases(name, step.collective, shape, outermost)
+                if found is not None:
+                    costs = tuple(
+                        self._phase(phase, outermost, at_port, at_instance, max(held), rule.efficiency)
+                        for phase in found
+                    )
+                    options.append(StepCost(name, max(held), costs))
+            if options:
+                return min(options, key=lambda option: option.seconds)
+        raise SpecError(
+            f"the library {self.library.name!r} has no algorithm for {step.collective} in groups of shape {shape}: "
+            "add one to 'otherwise' that can do any group, like ring"
+        )
+
+    def _phases(self, name: str, collective: Collective, shape: Shape, outermost: int) -> tuple[Phase, ...] | None:
+        if name == "switch" and not self.layout.system.levels[outermost].link.reduces:
+            return None
+        return phases(name, collective, shape, self.library.rotates)
+
+    def _held(self, levels: int) -> float:
+        """The bytes that a device holds when it is scattered along the given levels."""
+        radices = self.layout.hierarchy.radices
+        return self.payload / prod(radix for level, radix in enumerate(radices) if levels >> level & 1)
+
+    def _bytes(self, grouping: Grouping, held: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Held bytes, added up over the groups at one port and in one instance, per level of the system."""
+        layout = self.layout
+        levels = range(layout.levels[grouping.first], len(layout.radices))
+        if len(held) == 1:
+            groups = [_groups(layout, grouping, level) * held[0] for level in levels]
+            instance = [_groups_inside(layout, grouping, level) * held[0] for level in levels]
+            return groups, instance
+        kinds = dict(zip(_first_devices(len(layout.levels), grouping), held, strict=True))
+        at_port = [layout.beside[level] * _heaviest(layout, grouping, level + 1, kinds) for level in levels]
+        at_instance = []
+        for level in levels:
+            side = layout.system.counts[level] // layout.radices[level]
+            at_instance.append(side * layout.beside[level] * _heaviest(layout, grouping, level, kinds))
+        return at_port, at_instance
+
+    def _phase(
+        self,
+        phase: Phase,
+        outermost: int,
+        at_port: list[float],
+        at_instance: list[float],
+        held: float,
+        efficiency: float,
+    ) -> PhaseCost:
+        loads = []
+        latency = 0.0
+        for k, level in enumerate(self.layout.system.levels[outermost:]):
+            link = level.link
+            latency += phase.messages[k] * link.latency
+            if level.count == 1:
+                continue
+            assert link.bandwidth is not None
+            amount, limit = self._load(phase, k, outermost + k, link, at_port[k], at_instance[k])
+            seconds = amount / link.bandwidth / efficiency
+            if link.per_device is not None:
+                alone = _inner_only(link)
+                device = held * (phase.device_inner[k] if alone else phase.device[k])
+                if device / link.per_device / efficiency > seconds:
+                    amount, limit, seconds = device, "device", device / link.per_device / efficiency
+            loads.append(Load(level.name, at_port[k] / held, amount, seconds, limit))
+        return PhaseCost(tuple(loads), latency)
+
+    def _load(
+        self, phase: Phase, k: int, level: int, link: Link, at_port: float, at_instance: float
+    ) -> tuple[float, str]:
+        if link.fabric is Fabric.RING:
+            return at_port * _busiest_link(phase, k, self.layout.columns[level]), "links"
+        if link.fabric is Fabric.BUS:
+            return at_instance * (phase.shared[k] + (0.0 if link.bypass else phase.outer[k])), "bus"
+        return at_port * (phase.inner[k] if link.bypass else phase.port[k]), "port"
+
+
+def _inner_only(link: Link) -> bool:
+    """Whether the level's links carry only traffic between its own children."""
+    return link.bypass or link.fabric is Fabric.RING
+
+
+@lru_cache(maxsize=4096)
+def _first_devices(levels: int, grouping: Grouping) -> tuple[int, ...]:
+    """The symbolic index of the first device of each kind of group of a grouping."""
+    over = range(grouping.first, grouping.last + 1)
+    below = range(grouping.last + 1, levels)
+    choices = [
+        (True,) if level in over or (grouping.masters and level in below) else (True, False) for level in range(levels)
+    ]
+    return tuple(sum(1 << level for level, zero in enumerate(zeros) if zero) for zeros in product(*choices))
+
+
+def _shape(layout: Layout, grouping: Grouping) -> tuple[int, Shape]:
+    """The outermost level of the system that a group spans, and its fans from there down to the devices."""
+    spanned = layout.levels[grouping.first : grouping.last + 1]
+    outermost = spanned[0]
+    fans = (layout.radices[level] if level in spanned else 1 for level in range(outermost, len(layout.radices)))
+    return outermost, tuple(fans)
+
+
+def _groups(layout: Layout, grouping: Grouping, level: int) -> int:
+    """How many groups have members below one child of a level."""
+    if grouping.masters:
+        return layout.beside[level]
+    outside = (layout.radices[k] for k in layout.levels[grouping.last + 1 :] if k > level)
+    return layout.beside[level] * prod(outside)
+
+
+def _groups_inside(layout: Layout, grouping: Grouping, level: int) -> int:
+    """How many groups have members inside one instance, that is below any of its children at the level."""
+    spanned = level in layout.levels[grouping.first : grouping.last + 1]
+    children = layout.system.counts[level] // (layout.radices[level] if spanned or grouping.masters else 1)
+    return _groups(layout, grouping, level) * children
+
+
+def _heaviest(layout: Layout, grouping: Grouping, level: int, kinds: dict[int, float]) -> float:
+    """Held bytes, added up over the groups of one reduction group below a place; at the place where it is most.
+
+    A place fixes the digits above `level`; kinds of groups differ by which of their digits are zero.
+    """
+    over = range(grouping.first, grouping.last + 1)
+    free = [h for h, k in enumerate(layout.levels) if k >= level and h not in over]
+    heaviest = 0.0
+    totals: dict[tuple[bool, ...], float] = {}
+    for kind, held in kinds.items():
+        fixed = tuple(bool(kind >> h & 1) for h in range(len(layout.levels)) if h not in free)
+        weight = prod(1 if kind >> h & 1 else layout.radices[layout.levels[h]] - 1 for h in free)
+        totals[fixed] = totals.get(fixed, 0.0) + weight * held
+        heaviest = max(heaviest, totals[fixed])
+    return heaviest
+
+
+@lru_cache(maxsize=65536)
+def _busiest_link(phase: Phase, k: int, column: tuple[tuple[int, bool], ...]) -> float:
+    """The most that any link between neighbours carries, for one group in each place, going the shorter way round."""
+    count = prod(factor for factor, _ in column)
+    forward, backward = [0.0] * count, [0.0] * count
+    inside = [factor for factor, reduced in column if reduced]
+    outside = [factor for factor, reduced in column if not reduced]
+
+    def position(child: int, other: int) -> int:
+        own, rest = iter(digits_of(child, inside)), iter(digits_of(other, outside))
+        digits = [next(own) if reduced else next(rest) for _, reduced in column]
+        return number_of(digits, [factor for factor, _ in column])
+
+    for child, target, amount in phase.pairs(k):
+        for other in range(prod(outside)):
+            a, b = position(child, other), position(target, other)
+            ahead = (b - a) % count
+            if ahead <= count - ahead:
+                for step in range(ahead):
+                    forward[(a + step) % count] += amount
+            else:
+                for step in range(count - ahead):
+                    backward[(a - step) % count] += amount
+    return max(*forward, *backward)
+
+
+def check_links(system: System) -> None:
+    """Refuse a system that a time cannot be computed for."""
+    for level in system.levels:
+        if level.link.bandwidth is None and level.count > 1:
+            raise SpecError(
+                f"level {level.name!r} of the system {system.name!r} has no bandwidth, so no time can be computed; add "
+                f"one, like {level.name}={level.count}@8GB/s on the command line or 'bandwidth: 8GB/s' in a file"
+            )
+
+
+def bound(layout: Layout, goal: Goal, payload: int) -> float:
+    """A lower bound on the time of any algorithm for a goal: no schedule on these links can be faster.
+
+    At each level, the instances that a group spans are seen as so many devices, each of which must send its share
+    through its port, for every group inside it.
+    """
+    check_links(layout.system)
+    seconds = 0.0
+    spanned = 1
+    reducing = False
+    for level, radix in enumerate(layout.radices):
+        spanned *= radix
+        # What a reducing switch adds up need not be sent twice, neither there nor on the way to it.
+        reducing = reducing or layout.system.levels[level].link.reduces
+        if spanned == 1 or layout.system.levels[level].count == 1:
+            continue
+        most, average = _least_shares(goal, spanned, reducing)
+        one, all_children = _capacities(layout.system, level)
+        need = layout.beside[level] * payload
+        seconds = max(seconds, need * most / one, layout.system.counts[level] * need * average / all_children)
+    return seconds
+
+
+def _least_shares(goal: Goal, instances: int, reducing: bool) -> tuple[float, float]:
+    """What part of the payload some instance must send or receive, and the average over the instances."""
+    others = (instances - 1) / instances
+    if goal is Goal.ALL_REDUCE:
+        share = 1.0 if reducing else 2 * others
+        return share, share
+    return (1.0 if goal in (Goal.REDUCE, Goal.BROADCAST) else others), others
+
+
+def _capacities(system: System, level: int) -> tuple[float, float]:
+    """The bytes per second that one child, and all children of one instance, can send by every way out they have."""
+    own = system.levels[level]
+    link = own.link
+    assert link.bandwidth is not None
+    neighbours = 2 if link.fabric is Fabric.RING and own.count > 2 else 1
+    one = link.bandwidth * neighbours
+    if link.per_device is not None:
+        one = min(one, prod(system.counts[level + 1 :]) * link.per_device * neighbours)
+    together = link.bandwidth if link.fabric is Fabric.BUS else own.count * one
+    if _inner_only(link) and level > 0:
+        around, _ = _capacities(system, level - 1)
+        return one + around, together + around
+    return one, together

@@ -1,0 +1,131 @@
+"""Library profiles: which algorithm a library uses for which collective at which size. They are data files.
+
+    name: gloo
+    rotates: false
+    collectives:
+      AllReduce: [{algorithms: [ring]}]
+      Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
+
+Of the rules of a collective, the first counts whose `up_to` is not below the bytes that a device holds; of its
+algorithms, the library takes the fastest that can be used in the group at hand, and of `otherwise` if none can.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from meshwright.errors import SpecError
+from meshwright.program import Collective
+from meshwright.spec import unknown
+from meshwright.traffic import ALGORITHMS
+from meshwright.units import parse_bytes
+from meshwright.yamlfile import Reader, boolean, compose, items, mapping, parsed, problem, read_text, word
+
+_EXAMPLE = "collectives: {AllReduce: [{algorithms: [ring]}], …}, a rule for each collective"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a library does with a collective up to some size.
+
+    algorithms: the fastest of these is taken; otherwise: the fastest of these where none of the first can be used.
+    up_to: the most bytes held by a device for which the rule counts; None: any.
+    efficiency: the share of the links' bandwidth that the library reaches.
+    """
+
+    algorithms: tuple[str, ...]
+    otherwise: tuple[str, ...] = ()
+    up_to: int | None = None
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A collective library as the cost model sees it: rules per collective, the one without a limit last.
+
+    rotates: rings and trees are laid so that all devices of an instance take turns in leaving it.
+    """
+
+    name: str
+    rotates: bool
+    rules: tuple[tuple[Collective, tuple[Rule, ...]], ...]
+
+    def rule(self, collective: Collective, held: float) -> Rule:
+        """The rule for a collective when a device holds that many bytes."""
+        rules = dict(self.rules)[collective]
+        return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
+
+
+def library_names() -> tuple[str, ...]:
+    """The names of the built-in libraries, sorted."""
+    names = (entry.name for entry in files("meshwright").joinpath("libraries").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+@cache
+def load_library(spec: str) -> Library:
+    """A built-in library by its name, or one from the path of a YAML file.
+
+    >>> load_library("gloo").rule(Collective.BROADCAST, 2**20).algorithms
+    ('binomial',)
+    """
+    if spec.endswith((".yaml", ".yml")):
+        return read_library_text(read_text(Path(spec), "library"), spec)
+    if spec not in library_names():
+        raise SpecError(f"{unknown('library', spec, library_names())}; or give the path of a .yaml file")
+    path = files("meshwright").joinpath("libraries", f"{spec}.yaml")
+    return read_library_text(path.read_text(encoding="utf-8"), f"{spec}.yaml")
+
+
+def read_library_text(text: str, source: str) -> Library:
+    """A library from YAML text; `source` is what error messages call it."""
+    root = compose(text, source, _EXAMPLE)
+    readers: dict[str, Reader] = {"name": word, "rotates": boolean, "collectives": _collectives}
+    values = mapping(root, source, "a library", readers, ["collectives"])
+    return Library(values.get("name", Path(source).stem), values.get("rotates", False), values["collectives"])
+
+
+def _collectives(node: yaml.Node, source: str) -> tuple[tuple[Collective, tuple[Rule, ...]], ...]:
+    readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
+    rules = mapping(node, source, "'collectives'", readers, readers)
+    return tuple((collective, rules[collective]) for collective in Collective)
+
+
+def _rules(node: yaml.Node, source: str) -> tuple[Rule, ...]:
+    nodes = items(node, source, "the rules of a collective")
+    rules = tuple(Rule(**mapping(child, source, "a rule", _RULE, ["algorithms"])) for child in nodes)
+    limits = [rule.up_to for rule in rules]
+    if limits[-1] is not None or None in limits[:-1] or limits[:-1] != sorted(set(limits[:-1]), key=int):  # type: ignore[arg-type]
+        raise problem(node, source, "the last rule must have no 'up_to', and those before it growing ones")
+    return rules
+
+
+def _algorithms(node: yaml.Node, source: str) -> tuple[str, ...]:
+    names = []
+    for child in items(node, source, "algorithms"):
+        name = word(child, source)
+        if name not in ALGORITHMS:
+            raise problem(child, source, unknown("algorithm", name, ALGORITHMS))
+        names.append(name)
+    return tuple(names)
+
+
+def _parse_efficiency(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise SpecError(f"the efficiency must be above 0 and at most 1, not {text!r}")
+    return value
+
+
+_RULE: dict[str, Reader] = {
+    "algorithms": _algorithms,
+    "otherwise": _algorithms,
+    "up_to": parsed(parse_bytes),
+    "efficiency": parsed(_parse_efficiency),
+}

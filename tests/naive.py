@@ -1,0 +1,298 @@
+"""A deliberately naive cost model: every edge of every group is routed over the explicit tree, loads are added up.
+
+It knows systems, placements, device groups and the exact semantics, and shares no formula with `meshwright.cost` or
+`meshwright.traffic`.
+"""
+
+from collections import defaultdict
+from fractions import Fraction
+from itertools import pairwise, product
+from math import prod
+
+from meshwright import Collective, Fabric, Goal, Placement, Program, Step, reduction_hierarchy
+from meshwright.program import device_groups
+from meshwright.radix import digits_of
+from meshwright.semantics import apply_step, start_state
+
+Edge = tuple[int, int, Fraction]  # from the member, to the member, bytes in units of what a member holds
+
+
+class Naive:
+    """The time of a program's steps with one algorithm for each collective."""
+
+    def __init__(self, placement: Placement, axes: list[str], payload: int, rotates: bool) -> None:
+        self.placement, self.system, self.rotates = placement, placement.system, rotates
+        self.hierarchy = reduction_hierarchy(placement, axes)
+        self.reduction_groups = placement.groups(axes)
+        self.payload = payload
+        self.counts = self.system.counts
+        self.digits = [digits_of(rank, self.counts) for rank in range(self.system.devices)]
+
+    def steps(self, program: Program, goal: Goal, algorithms: dict[Collective, str]) -> list[float]:
+        """The seconds of every step."""
+        state = start_state(goal, self.hierarchy.size)
+        seconds = []
+        for step in program.steps:
+            chunks = [sum(1 for who in held if who) for held in state]
+            seconds.append(self.step(step, chunks, algorithms[step.collective]))
+            state = apply_step(state, step, self.hierarchy.radices)
+        return seconds
+
+    def step(self, step: Step, chunks: list[int], algorithm: str) -> float:
+        phases: list[dict[tuple[int, int], Fraction]] = []
+        latencies: list[float] = []
+        switched: list[list[tuple[list[int], Fraction]]] = []
+        for reduction_group in self.reduction_groups:
+            for group in device_groups(step.grouping, self.hierarchy.radices):
+                held = Fraction(chunks[group[0]] * self.payload, self.hierarchy.size)
+                members = [reduction_group[d] for d in group]
+                if algorithm == "switch":
+                    switched.append([(members, held)])
+                    continue
+                for k, (variants, messages) in enumerate(self.phases(algorithm, step.collective, members)):
+                    if len(phases) == k:
+                        phases.append(defaultdict(Fraction))
+                        latencies.append(0.0)
+                    latencies[k] = max(latencies[k], messages)
+                    for edges in variants:
+                        for a, b, amount in edges:
+                            phases[k][members[a], members[b]] += amount * held / len(variants)
+        if algorithm == "switch":
+            return self.in_switch([pair for pairs in switched for pair in pairs])
+        return sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
+
+    def meet(self, a: int, b: int) -> int:
+        """The level at which two devices part."""
+        return next(k for k in range(len(self.counts)) if self.digits[a][k] != self.digits[b][k])
+
+    def latency(self, a: int, b: int) -> float:
+        return self.system.levels[self.meet(a, b)].link.latency
+
+    # -- what algorithms send: variants that share the payload evenly, and the seconds spent on starting messages --
+
+    def phases(
+        self, algorithm: str, collective: Collective, members: list[int]
+    ) -> list[tuple[list[list[Edge]], float]]:
+        size = len(members)
+        one = Fraction(1)
+        path = sum(self.latency(a, b) for a, b in pairwise(members))
+        farthest = max(self.latency_if_outermost(members))
+        if algorithm == "ring":
+            amount, rounds = {
+                Collective.ALL_REDUCE: (2 * Fraction(size - 1, size), 2),
+                Collective.REDUCE_SCATTER: (Fraction(size - 1, size), 1),
+                Collective.ALL_GATHER: (Fraction(size - 1), 1),
+                Collective.REDUCE: (one, 1),
+                Collective.BROADCAST: (one, 1),
+            }[collective]
+            if collective is Collective.BROADCAST:
+                return [([[(k, k + 1, amount) for k in range(size - 1)]], rounds * path)]
+            if collective is Collective.REDUCE:
+                return [([[(k + 1, k, amount) for k in range(size - 1)]], rounds * path)]
+            orders = self.turned(members) if self.rotates else [list(range(size))]
+            return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * path)]
+        if algorithm == "direct":
+            amount = one if collective is Collective.ALL_GATHER else Fraction(1, size)
+            everyone = [(a, b, amount) for a in range(size) for b in range(size) if a != b]
+            return [([everyone], farthest)] * (2 if collective is Collective.ALL_REDUCE else 1)
+        if algorithm in ("recursive", "doubling"):
+            rounds_list = []
+            distance, amount = 1, one if algorithm == "doubling" else Fraction(1, 2)
+            if collective is Collective.ALL_GATHER:
+                amount *= size
+            while distance < size:
+                edges = [(k, k ^ distance, amount) for k in range(size)]
+                seconds = max(self.latency(members[a], members[b]) for a, b, _ in edges)
+                rounds_list.append(([edges], seconds))
+                distance, amount = distance * 2, amount if algorithm == "doubling" else amount / 2
+            if algorithm == "recursive" and collective is Collective.ALL_REDUCE:
+                return rounds_list + rounds_list[::-1]
+            return rounds_list
+        if algorithm in ("binomial", "ring-gather"):
+            return self.rooted(algorithm, collective, members)
+        assert algorithm == "tree"
+        return [self.tree(collective, members)]
+
+    def latency_if_outermost(self, members: list[int]) -> list[float]:
+        """The latency at the outermost level that the group spans."""
+        outermost = min(self.meet(members[0], other) for other in members[1:])
+        return [self.system.levels[outermost].link.latency]
+
+    def turned(self, members: list[int]) -> list[list[int]]:
+        """Every way to turn the order of the children at the levels below the first that the group spans."""
+        fans = self.fans(members)
+        orders = []
+        for turns in product(*(range(fan) for fan in fans[1:])):
+            order = []
+            for digits in product(*(range(fan) for fan in fans)):
+                inner = [(d + t) % fan for d, t, fan in zip(digits[1:], turns, fans[1:], strict=True)]
+                index = 0
+                for digit, fan in zip((digits[0], *inner), fans, strict=True):
+                    index = index * fan + digit
+                order.append(index)
+            orders.append(order)
+        return orders
+
+    def fans(self, members: list[int]) -> list[int]:
+        fans = [len({self.digits[m][level] for m in members}) for level in range(len(self.counts))]
+        return [fan for fan in fans if fan > 1]
+
+    def rooted(
+        self, algorithm: str, collective: Collective, members: list[int]
+    ) -> list[tuple[list[list[Edge]], float]]:
+        size, one = len(members), Fraction(1)
+        if algorithm == "ring-gather":
+            ring = self.phases_of_ring_scatter(members)
+            gather = [(k, 0, Fraction(1, size)) for k in range(1, size)]
+            return [ring, ([gather], max(self.latency_if_outermost(members)))]
+        depth = {0: 0}
+        edges: list[tuple[int, int]] = []
+        distance = 1
+        while distance < size:
+            for k in range(min(distance, size - distance)):
+                edges.append((k, k + distance))
+                depth[k + distance] = depth[k] + 1
+            distance *= 2
+        stages = []
+        for d in range(max(depth.values())):
+            stage = [(a, b, one) for a, b in edges if depth[a] == d]
+            if collective is Collective.REDUCE:
+                stage = [(b, a, one) for a, b, _ in stage]
+            outermost = min(self.meet(members[a], members[b]) for a, b, _ in stage)
+            stages.append(([stage], self.system.levels[outermost].link.latency))
+        return stages[::-1] if collective is Collective.REDUCE else stages
+
+    def phases_of_ring_scatter(self, members: list[int]) -> tuple[list[list[Edge]], float]:
+        return self.phases("ring", Collective.REDUCE_SCATTER, members)[0]
+
+    def tree(self, collective: Collective, members: list[int]) -> tuple[list[list[Edge]], float]:
+        """Two binary trees between the outermost instances, chains inside, every rotation of both."""
+        fans = self.fans(members)
+        blocks, inner = fans[0], len(members) // fans[0]
+        up, down = collective is not Collective.BROADCAST, collective is not Collective.REDUCE
+        variants = []
+        for turn, leader in product(range(blocks), range(inner)):
+            edges: list[Edge] = []
+
+            def both(parent: int, child: int, amount: Fraction, edges: list[Edge] = edges) -> None:
+                if up:
+                    edges.append((child, parent, amount))
+                if down:
+                    edges.append((parent, child, amount))
+
+            for shift in (0, 1):
+                for parent, child in search_tree(blocks):
+                    a, b = ((x + shift + turn) % blocks for x in (parent, child))
+                    both(a * inner + leader, b * inner + leader, Fraction(1, 2))
+            for block in range(blocks):
+                chain = [block * inner + (leader + k) % inner for k in range(inner)]
+                for a, b in pairwise(chain):
+                    both(a, b, Fraction(1))
+            variants.append(edges)
+        depth = 0
+        while 2**depth < blocks:
+            depth += 1
+        chain_seconds = sum(self.latency(a, b) for a, b in pairwise(members[:inner]))
+        seconds = depth * max(self.latency_if_outermost(members)) + chain_seconds
+        return variants, seconds * (2 if up and down else 1)
+
+    def in_switch(self, groups: list[tuple[list[int], Fraction]]) -> float:
+        """Every member sends its bytes up to the switch where the group meets, and gets as many back."""
+        up: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
+        alone: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        bus: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
+        meet = self.meet(*groups[0][0][:2])
+        for members, held in groups:
+            for m in members:
+                for level in self.carrying(meet):
+                    if self.system.levels[level].link.fabric is Fabric.BUS:
+                        bus[level, self.digits[m][:level]] += 2 * held
+                    up[level, self.digits[m][: level + 1]] += held
+                    alone[level, m] += held
+        seconds = 0.0
+        for (level, _), load in up.items():
+            link = self.system.levels[level].link
+            if link.fabric is not Fabric.BUS:
+                seconds = max(seconds, float(load) / (link.bandwidth or 0))
+        for (level, _), load in bus.items():
+            seconds = max(seconds, float(load) / (self.system.levels[level].link.bandwidth or 0))
+        for (level, _), load in alone.items():
+            limit = self.system.levels[level].link.per_device
+            if limit is not None:
+                seconds = max(seconds, float(load) / limit)
+        return seconds + 2 * self.system.levels[meet].link.latency
+
+    def carrying(self, meet: int) -> list[int]:
+        """The levels whose links carry traffic between devices that part at a level."""
+        inner = range(meet + 1, len(self.counts))
+        links = [self.system.levels[k].link for k in range(len(self.counts))]
+        through = (k for k in inner if not links[k].bypass and links[k].fabric is not Fabric.RING)
+        return [meet, *(k for k in through if self.counts[k] > 1)]  # a single child needs no fabric
+
+    # -- routing --
+
+    def time(self, edges: dict[tuple[int, int], Fraction]) -> float:
+        """The most loaded link of a phase."""
+        out: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
+        into: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
+        bus: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
+        wires: dict[tuple[int, tuple[int, ...], int, int], Fraction] = defaultdict(Fraction)
+        sent: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        received: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        for (a, b), amount in edges.items():
+            meet = self.meet(a, b)
+            for level in self.carrying(meet):
+                fabric, count = self.system.levels[level].link.fabric, self.counts[level]
+                sent[level, a] += amount
+                received[level, b] += amount
+                if fabric is Fabric.SWITCH:
+                    out[level, self.digits[a][: level + 1]] += amount
+                    into[level, self.digits[b][: level + 1]] += amount
+                elif fabric is Fabric.BUS:
+                    bus[level, self.digits[a][:level]] += amount
+                    if level > meet:
+                        bus[level, self.digits[b][:level]] += amount
+                else:
+                    at, to = self.digits[a][level], self.digits[b][level]
+                    way = 1 if (to - at) % count <= count - (to - at) % count else -1
+                    while at != to:
+                        wires[level, self.digits[a][:level], at, way] += amount
+                        at = (at + way) % count
+        seconds = 0.0
+        for loads in (out, into, bus, wires):
+            for key, load in loads.items():  # type: ignore[attr-defined]
+                seconds = max(seconds, float(load) / (self.system.levels[key[0]].link.bandwidth or 0))
+        for single in (sent, received):
+            for (level, _), load in single.items():
+                limit = self.system.levels[level].link.per_device
+                if limit is not None:
+                    seconds = max(seconds, float(load) / limit)
+        return seconds
+
+
+def search_tree(size: int) -> list[tuple[int, int]]:
+    """The (parent, child) edges of a binary search tree of 0, 1, … after inserting rounder numbers first."""
+    numbers = sorted(range(1, size + 1), key=lambda v: (-(v & -v), v))
+    children: dict[int, dict[str, int]] = {v: {} for v in numbers}
+    for v in numbers[1:]:
+        at = numbers[0]
+        while (side := "left" if v < at else "right") in children[at]:
+            at = children[at][side]
+        children[at][side] = v
+    return [(v - 1, child - 1) for v in numbers for child in children[v].values()]
+
+
+def applicable(algorithm: str, collective: Collective, fans: list[int], reduces: bool) -> bool:
+    """Whether an algorithm can do a collective in groups with these fans."""
+    rooted = collective in (Collective.REDUCE, Collective.BROADCAST)
+    powers = all(fan & (fan - 1) == 0 for fan in fans)
+    return {
+        "ring": True,
+        "direct": not rooted,
+        "recursive": not rooted and powers,
+        "doubling": collective is Collective.ALL_REDUCE and powers,
+        "tree": rooted or collective is Collective.ALL_REDUCE,
+        "switch": collective is Collective.ALL_REDUCE and len(fans) == 1 and reduces,
+        "binomial": rooted,
+        "ring-gather": collective is Collective.REDUCE,
+    }[algorithm] and prod(fans) > 1

@@ -1,0 +1,152 @@
+from dataclasses import replace
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import (
+    Collective,
+    Fabric,
+    Goal,
+    Level,
+    Link,
+    Placement,
+    Program,
+    Step,
+    System,
+    placements,
+    program_graph,
+)
+from meshwright.cost import CostModel, Layout, layout_of
+from meshwright.profiles import Library, Rule
+from meshwright.radix import digits_of
+from meshwright.semantics import apply_step, start_state
+from meshwright.symbolic import NOTHING, scattered
+from meshwright.traffic import ALGORITHMS
+from tests.naive import Naive, applicable
+from tests.strategies import systems_with_axes
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    fabric = draw(st.sampled_from([Fabric.SWITCH, Fabric.SWITCH, Fabric.RING, Fabric.BUS]))
+    return Link(
+        bandwidth=draw(
+            st.sampled_from([1e6, 1e9, 8e9, 1e12])
+        ),  # wide apart, so that each level is the bottleneck at times
+        latency=draw(st.sampled_from([0.0, 1e-6, 2e-5])),
+        per_device=draw(st.sampled_from([None, None, None, 1e6, 2e9])),
+        fabric=fabric,
+        bypass=draw(st.booleans()),
+        reduces=fabric is Fabric.SWITCH and draw(st.booleans()),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, max_devices: int) -> tuple[Placement, list[str]]:
+    """A system with links of all kinds, a placement on it, and reduction axes that leave something to do."""
+    system, axes = draw(systems_with_axes(max_devices).filter(lambda drawn: drawn[0].devices > 1))
+    system = System("drawn", tuple(replace(level, link=draw(links())) for level in system.levels))
+    placement = draw(st.sampled_from(list(placements(system, axes))))
+    useful = [axis for axis, size in axes.items() if size > 1]
+    first = draw(st.sampled_from(useful))
+    others = draw(st.lists(st.sampled_from(list(axes)), unique=True))
+    return placement, [axis for axis in axes if axis == first or axis in others]
+
+
+def only(choices: dict[Collective, str], rotates: bool) -> Library:
+    """A library with one algorithm for each collective."""
+    rules = tuple((c, (Rule((choices[c],), otherwise=("ring",)),)) for c in Collective)
+    return Library("drawn", rotates, rules)
+
+
+def pick_program(data: st.DataObject, levels: int, goal: Goal, max_steps: int) -> Program:
+    random = data.draw(st.randoms(use_true_random=False))
+    graph = program_graph(levels, goal, max_steps)
+    programs = list(graph.programs())
+    return programs[random.randrange(len(programs))]
+
+
+@given(cases(max_devices=64), st.sampled_from(list(Goal)), st.booleans(), st.data())
+@settings(max_examples=1000)
+def test_the_closed_form_equals_the_naive_router(
+    case: tuple[Placement, list[str]], goal: Goal, rotates: bool, data: st.DataObject
+) -> None:
+    placement, axes = case
+    layout = layout_of(placement, axes)
+    program = pick_program(data, len(layout.levels), goal, 4)
+    payload = data.draw(st.sampled_from([2**20, 10**6, 7]))
+    choices = {c: data.draw(st.sampled_from(sorted(ALGORITHMS)), label=str(c)) for c in Collective}
+    model = CostModel(layout, only(choices, rotates), payload)
+    naive = Naive(placement, axes, payload, rotates)
+
+    state = start_state(goal, naive.hierarchy.size)
+    for step, cost in zip(program.steps, model.steps(program, goal), strict=True):
+        algorithm = usable(layout, step, choices[step.collective])
+        chunks = [sum(1 for who in held if who) for held in state]
+        assert cost.algorithm == algorithm
+        assert cost.seconds == pytest.approx(naive.step(step, chunks, algorithm), rel=1e-9)
+        state = apply_step(state, step, naive.hierarchy.radices)
+
+
+def usable(layout: Layout, step: Step, wanted: str) -> str:
+    """The wanted algorithm where it can be used, ring elsewhere."""
+    span = layout.levels[step.grouping.first : step.grouping.last + 1]
+    fans = [layout.radices[level] for level in span]
+    reduces = layout.system.levels[span[0]].link.reduces
+    return wanted if applicable(wanted, step.collective, fans, reduces) else "ring"
+
+
+KINDS = {
+    "switch": Link(1e6),
+    "reducing switch": Link(1e6, reduces=True),
+    "bypassed switch": Link(1e6, bypass=True),
+    "bus": Link(1e6, fabric=Fabric.BUS),
+    "bypassed bus": Link(1e6, fabric=Fabric.BUS, bypass=True),
+    "ring": Link(1e6, fabric=Fabric.RING),
+    "device": Link(1e12, per_device=1e6),
+    "bypassed device": Link(1e12, per_device=1e6, bypass=True),
+}
+
+
+@pytest.mark.parametrize("weak", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("counts", "matrix"),
+    [((2, 2, 2), ((2, 2, 2),)), ((2, 3, 4), ((2, 3, 2), (1, 1, 2))), ((4, 2, 4), ((2, 1, 1), (2, 2, 4)))],
+)
+def test_every_algorithm_on_every_kind_of_link(
+    counts: tuple[int, ...], matrix: tuple[tuple[int, ...], ...], kind: str, weak: int
+) -> None:
+    """Every step of every program, with each level in turn as the bottleneck, against the naive router."""
+    names = ("pod", "node", "gpu")
+    links = [KINDS[kind] if level == weak else Link(1e12, reduces=True) for level in range(3)]
+    system = System("weak", tuple(Level(n, c, link) for n, c, link in zip(names, counts, links, strict=True)))
+    placement = Placement(system, ("other", "data")[-len(matrix) :], matrix)
+    layout = layout_of(placement, ["data"])
+    levels = len(layout.levels)
+    for rotates in (False, True):
+        naive = Naive(placement, ["data"], 2**20, rotates)
+        radices = naive.hierarchy.radices
+        zeros = [
+            sum(1 << k for k, digit in enumerate(digits_of(d, radices)) if digit == 0) for d in range(prod(radices))
+        ]
+        done = set()
+        for state, edges in program_graph(levels).edges.items():
+            chunks = [
+                0
+                if state[z] == NOTHING
+                else prod(r for k, r in enumerate(radices) if not scattered(state[z], levels) >> k & 1)
+                for z in zeros
+            ]
+            for step, _ in edges:
+                if (step, tuple(chunks)) in done:
+                    continue
+                done.add((step, tuple(chunks)))
+                for wanted in sorted(ALGORITHMS):
+                    algorithm = usable(layout, step, wanted)
+                    if algorithm == wanted:
+                        model = CostModel(layout, only(dict.fromkeys(Collective, wanted), rotates), 2**20)
+                        expected = naive.step(step, chunks, algorithm)
+                        assert model.step(state, step).seconds == pytest.approx(expected, rel=1e-9), (step, wanted)
