@@ -19,7 +19,7 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks
+	$(BIN)/mypy tests benchmarks
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto

@@ -260,7 +260,7 @@ class Naive:
                         at = (at + way) % count
         seconds = 0.0
         for loads in (out, into, bus, wires):
-            for key, load in loads.items():  # type: ignore[attr-defined]
+            for key, load in loads.items():
                 seconds = max(seconds, float(load) / (self.system.levels[key[0]].link.bandwidth or 0))
         for single in (sent, received):
             for (level, _), load in single.items():

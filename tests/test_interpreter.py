@@ -36,13 +36,14 @@ def inputs_and_truth(
     total = reduce(operation, arrays)
     parts = [total[k * part : (k + 1) * part] for k in range(size)]
     nothing: list[Array | None] = [None] * (size - 1)
-    return {
+    cases: dict[Goal, tuple[list[Array | None], list[Array | None]]] = {
         Goal.ALL_REDUCE: ([*arrays], [total] * size),
         Goal.REDUCE_SCATTER: ([*arrays], [*parts]),
         Goal.ALL_GATHER: ([*parts], [total] * size),
         Goal.REDUCE: ([*arrays], [total, *nothing]),
         Goal.BROADCAST: ([total, *nothing], [total] * size),
-    }[goal]
+    }
+    return cases[goal]
 
 
 def assert_right(program: Program, hierarchy: Hierarchy, goal: Goal, length: int) -> None:
@@ -156,12 +157,13 @@ TWO = parse_hierarchy("node=2,gpu=2")
 PROGRAM = parse_program("ReduceScatter inside node; AllReduce across node; AllGather inside node", TWO)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint64, np.float16, np.float32, np.float64, np.complex128])
-def test_any_dtype(dtype: type) -> None:
-    arrays = [(np.arange(7) % 2).astype(dtype).reshape(7, 1) for _ in range(4)]
+@pytest.mark.parametrize("dtype", [">i4", np.int8, np.uint64, np.float16, np.float32, np.float64, np.complex128])
+def test_any_dtype(dtype: str | type) -> None:
+    arrays: list[Array] = [(np.arange(7) % 2).astype(dtype).reshape(7, 1) for _ in range(4)]
     for result in run_program(PROGRAM, TWO, arrays):
         assert result is not None
-        assert (result.dtype, result.shape) == (dtype, (7, 1))
+        assert result.dtype == np.dtype(dtype)
+        assert result.shape == (7, 1)
         np.testing.assert_array_equal(result, np.add.reduce(arrays))
 
 
@@ -209,6 +211,10 @@ def test_what_cannot_run_is_refused(text: str, message: str) -> None:
         ([np.arange(4)] * 3 + [np.arange(4.0)], Goal.ALL_REDUCE, "same dtype"),
         ([np.arange(4)] * 3 + [None], Goal.ALL_REDUCE, "needs an array from every device"),
         ([np.arange(4)] * 3 + [np.arange(9)], Goal.ALL_GATHER, "device 0 gave 4 elements, its part .* has 6"),
+        ([np.arange(4)] * 4, Goal.BROADCAST, "from the first device only"),
+        ([None] * 4, Goal.BROADCAST, "needs an array from the first device"),
+        ([np.ma.masked_array([1], [True])] * 4, Goal.ALL_REDUCE, "masked"),
+        ([np.arange(4)] * 4, "all-to-all", "unknown goal 'all-to-all'"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(inputs: list[Array | None], goal: Goal, message: str) -> None:

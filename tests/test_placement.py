@@ -1,11 +1,22 @@
 from itertools import islice, product
 from math import prod
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright import Placement, PlacementError, SpecError, System, count_placements, parse_system, placements
+from meshwright import (
+    Level,
+    Placement,
+    PlacementError,
+    SpecError,
+    System,
+    TooLargeError,
+    count_placements,
+    parse_system,
+    placements,
+)
 from meshwright.placement import parse_axes
 from tests.strategies import systems_with_axes
 
@@ -135,3 +146,43 @@ def test_malformed_axes_are_refused(text: str) -> None:
 def test_no_axes_are_refused() -> None:
     with pytest.raises(SpecError, match="at least one axis"):
         count_placements(parse_system("node=4"), {})
+
+
+def test_lists_and_numpy_integers_are_as_good_as_tuples_of_integers() -> None:
+    system = parse_system("node=4,gpu=16")
+    matrix = np.array([[4, 1], [1, 16]])
+    assert Placement(system, ["data", "shard"], matrix) == Placement(  # type: ignore[arg-type]
+        system, ("data", "shard"), ((4, 1), (1, 16))
+    )
+
+
+def test_axes_are_named_once_and_as_a_list() -> None:
+    placement = Placement(parse_system("node=4,gpu=16"), ("d", "e"), ((4, 1), (1, 16)))
+    with pytest.raises(PlacementError, match="named 2 times"):
+        placement.groups(["d", "d"])
+    with pytest.raises(PlacementError, match="expected a list of axes"):
+        placement.groups("de")
+
+
+def test_a_misfit_is_refused_before_the_first_placement() -> None:
+    with pytest.raises(PlacementError):
+        placements(parse_system("node=4"), {"data": 3})
+
+
+def test_many_axes_and_levels() -> None:
+    """More factors than a NumPy array may have axes."""
+    system = System("deep", tuple(Level(f"l{k}", 2) for k in range(12)))
+    axes = {f"a{k}": 2 for k in range(12)}
+    placement = next(placements(system, axes))
+    assert placement.groups(["a0"])[0] == (0, 2048)
+    assert placement.groups(["a11"])[0] == (0, 1)
+
+
+def test_hopeless_counts_are_refused_but_the_first_placements_come_at_once() -> None:
+    system = System("huge", tuple(Level(f"l{k}", 4096) for k in range(8)))
+    axes = {f"a{k}": 4096 for k in range(8)}
+    with pytest.raises(TooLargeError, match="too many placements to count"):
+        count_placements(system, axes)
+    assert next(placements(system, axes)).matrix[0] == (4096, 1, 1, 1, 1, 1, 1, 1)
+    wide = System("wide", tuple(Level(f"l{k}", 963761198400) for k in range(5)))
+    assert next(placements(wide, {f"a{k}": 963761198400 for k in range(5)})).matrix[4][4] == 963761198400

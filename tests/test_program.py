@@ -1,5 +1,4 @@
-from itertools import product
-
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +9,12 @@ from meshwright import (
     Hierarchy,
     Program,
     ProgramSyntaxError,
+    SpecError,
     Step,
+    check_program,
     parse_hierarchy,
     parse_program,
+    run_program,
 )
 from meshwright.program import all_steps, device_groups, groupings
 from meshwright.radix import digits_of
@@ -116,6 +118,22 @@ def test_groups_are_the_devices_that_agree_outside_the_interval(hierarchy: Hiera
 
 
 def test_the_number_of_groupings_is_the_square_of_the_levels() -> None:
-    for levels, masters in product(range(1, 7), [False]):
+    for levels in range(1, 7):
         assert len(set(groupings(levels))) == levels**2
-        assert Grouping(0, levels - 1, masters) in groupings(levels)
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 0), (-1, 1)])
+def test_a_grouping_is_an_interval(first: int, last: int) -> None:
+    with pytest.raises(SpecError, match="0 <= first <= last"):
+        Grouping(first, last)
+
+
+@pytest.mark.parametrize("grouping", [Grouping(0, 5), Grouping(0, 1, masters=True)])
+def test_groupings_of_another_hierarchy_are_refused_everywhere(grouping: Grouping) -> None:
+    program = Program((Step(Collective.ALL_REDUCE, grouping),))
+    with pytest.raises(SpecError, match="which a hierarchy of 2 levels does not have"):
+        program.text(TWO)
+    with pytest.raises(SpecError, match="which a hierarchy of 2 levels does not have"):
+        check_program(program, TWO)
+    with pytest.raises(SpecError, match="which a hierarchy of 2 levels does not have"):
+        run_program(program, TWO, [np.arange(3)] * 64)

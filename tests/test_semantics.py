@@ -63,6 +63,7 @@ def test_the_explanation_names_step_group_and_rule(
     with pytest.raises(InvalidProgramError, match=detail) as caught:
         check_program(parse_program(text, TWO), TWO)
     assert (caught.value.step, caught.value.rule) == (step, rule)
+    assert (caught.value.group is None) == (group is None)
     assert (caught.value.group or "").startswith(group or "")
     if step is not None:
         assert f"step {step}" in str(caught.value)

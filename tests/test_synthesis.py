@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from meshwright import (
     Collective,
     Goal,
+    Hierarchy,
     MeshwrightError,
     Program,
     TooLargeError,
@@ -69,7 +71,7 @@ def test_ranking_agrees_with_sorting_the_list(goal: Goal, levels: int, random: o
     prices: dict[tuple[State, Step], float] = {}
 
     def cost(state: State, step: Step) -> float:
-        return prices.setdefault((state, step), random.uniform(0, 10))  # type: ignore[attr-defined, no-any-return]
+        return prices.setdefault((state, step), random.uniform(0, 10))  # type: ignore[attr-defined]
 
     def price(program: Program) -> float:
         states = run_symbolically(program, levels, goal)
@@ -110,10 +112,39 @@ def test_a_group_of_one_device_needs_no_steps() -> None:
 
 def test_graphs_that_would_be_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthesis, "MAX_ENTRIES", 1000)
-    with pytest.raises(TooLargeError, match="allow fewer steps"):
+    with pytest.raises(TooLargeError, match="at most 2 steps"):
         program_graph(4, max_steps=7)
 
 
 def test_a_negative_number_of_steps_is_refused() -> None:
     with pytest.raises(MeshwrightError, match="zero or more"):
         program_graph(2, max_steps=-1)
+
+
+def test_goals_and_collectives_by_name_are_the_same_as_their_constants() -> None:
+    assert program_graph(2, "all-gather") is program_graph(2, Goal.ALL_GATHER)
+    assert program_graph(2, collectives=["AllReduce"]).count() == 3
+    with pytest.raises(MeshwrightError, match="unknown goal 'allgather'; did you mean 'all-gather'"):
+        program_graph(2, "allgather")
+    with pytest.raises(MeshwrightError, match="expected a list of collectives"):
+        program_graph(2, collectives="AllReduce")
+    with pytest.raises(MeshwrightError, match="unknown collective 'AllReduc'"):
+        program_graph(2, collectives=["AllReduc"])
+
+
+def test_too_many_levels_are_refused_at_once() -> None:
+    with pytest.raises(TooLargeError, match="at most 8 levels"):
+        program_graph(30)
+    with pytest.raises(TooLargeError, match="too large to check"):
+        check_program(Program(()), Hierarchy(tuple(f"l{k}" for k in range(16)), (2,) * 16))
+
+
+def test_costs_must_be_numbers_that_are_not_negative() -> None:
+    for bad in (-1.0, float("nan")):
+        with pytest.raises(MeshwrightError, match="negative or not a number"):
+            next(program_graph(2).ranked(partial(lambda cost, _state, _step: cost, bad)))
+
+
+def test_a_shared_graph_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        program_graph(2).edges[()] = ()  # type: ignore[index]

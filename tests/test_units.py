@@ -29,7 +29,10 @@ def test_bandwidth(text: str, value: float) -> None:
     assert parse_bandwidth(text) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("20us", 2e-5), ("1.5 ms", 1.5e-3), ("500ns", 5e-7), ("0s", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("20us", 2e-5), ("20\u00b5s", 2e-5), ("20\u03bcs", 2e-5), ("1.5 ms", 1.5e-3), ("500ns", 5e-7), ("0s", 0.0)],
+)
 def test_seconds(text: str, value: float) -> None:
     assert parse_seconds(text) == value
 
@@ -43,6 +46,14 @@ def test_malformed_bytes_are_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["8GB", "8Gb/s", "8gb/s", "0GB/s", "-1GB/s", "fast"])
 def test_malformed_bandwidths_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="bandwidth"):
+        parse_bandwidth(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("8Gb/s", "Gbit/s for bits"), ("8gb/s", "GB/s for bytes"), ("8KB/s", "KiB/s")]
+)
+def test_ambiguous_units_get_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(SpecError, match=hint):
         parse_bandwidth(text)
 
 

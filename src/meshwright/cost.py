@@ -59,7 +59,7 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
     >>> layout_of(placement, ["data"]).radices
     (2, 2)
     """
-    rows = {placement.index(axis) for axis in axes}
+    rows = set(placement.rows(axes))
     columns = list(zip(*placement.matrix, strict=True))
     return Layout(
         placement.system,

@@ -20,7 +20,7 @@ class ProgramSyntaxError(MeshwrightError):
         """Point at `position` in `text`, where something `expected` is missing."""
         self.text, self.position, self.expected = text, position, expected
         line_start = text.rfind("\n", 0, position) + 1
-        line = text[line_start:].split("\n", 1)[0]
+        line = text[line_start:].split("\n", 1)[0].replace("\t", " ")
         marker = " " * (position - line_start) + "^"
         super().__init__(f"cannot read the program:\n  {line}\n  {marker} {expected}")
 

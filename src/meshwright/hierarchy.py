@@ -24,6 +24,8 @@ class Hierarchy:
 
     def __post_init__(self) -> None:
         """Refuse what is not a hierarchy."""
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "radices", tuple(self.radices))
         if len(self.names) != len(self.radices):
             raise SpecError(f"{len(self.names)} names and {len(self.radices)} radices: one of each per level")
         check_names(self.names, "hierarchy", HIERARCHY_EXAMPLE)
@@ -67,6 +69,6 @@ def reduction_hierarchy(placement: Placement, axes: Collection[str]) -> Hierarch
     """
     if not axes:
         raise SpecError("a reduction needs at least one axis")
-    rows = [placement.matrix[placement.index(axis)] for axis in axes]
+    rows = [placement.matrix[row] for row in placement.rows(axes)]
     radices = [prod(column) for column in zip(*rows, strict=True)]
     return hierarchy_of([level.name for level in placement.system.levels], radices)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.hierarchy import Hierarchy
-from meshwright.program import Collective, Goal, Grouping, Program
+from meshwright.program import Collective, Goal, Grouping, Program, as_goal, check_fits
 
 Array = NDArray[Any]
 Operation = Callable[[Array, Array], Array]
@@ -48,6 +48,9 @@ def run_program(
     >>> run_program(program, h, [np.arange(3) * 10**rank for rank in range(4)])[2]
     array([   0, 1111, 2222])
     """
+    goal = as_goal(goal)
+    check_fits(program, len(hierarchy.radices))
+    inputs = [None if array is None else _plain(array) for array in inputs]
     if len(inputs) != hierarchy.size:
         raise MeshwrightError(
             f"{len(inputs)} arrays were given, one is needed for each of the {hierarchy.size} devices"
@@ -63,7 +66,14 @@ def run_program(
                 raise InvalidProgramError(
                     "runs", f"step {number} ({step.collective}) cannot run: {error}", number
                 ) from None
-    return [_unload(device, rank, goal, shape, length, part) for rank, device in enumerate(devices.flat)]
+    results = [_unload(device, rank, goal, shape, length, part) for rank, device in enumerate(devices.flat)]
+    return [None if result is None else result.astype(dtype, copy=False) for result in results]
+
+
+def _plain(array: Array) -> Array:
+    if isinstance(array, np.ma.MaskedArray):
+        raise MeshwrightError("masked arrays cannot be reduced: their masks would be lost")
+    return np.asarray(array)
 
 
 def _payload(inputs: Sequence[Array | None], goal: Goal) -> tuple[tuple[int, ...], int, np.dtype[Any]]:
@@ -71,7 +81,10 @@ def _payload(inputs: Sequence[Array | None], goal: Goal) -> tuple[tuple[int, ...
     given = [array for rank, array in enumerate(inputs) if goal is not Goal.BROADCAST or rank == 0]
     arrays = [array for array in given if array is not None]
     if len(arrays) < len(given):
-        raise MeshwrightError(f"{goal} needs an array from every device, but some are None")
+        who = "the first device" if goal is Goal.BROADCAST else "every device"
+        raise MeshwrightError(f"{goal} needs an array from {who}, but got None")
+    if goal is Goal.BROADCAST and any(array is not None for array in inputs[1:]):
+        raise MeshwrightError("broadcast takes an array from the first device only; the others give None")
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1:
         raise MeshwrightError(f"all arrays must have the same dtype, not {', '.join(sorted(map(str, dtypes)))}")

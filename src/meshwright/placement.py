@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from meshwright.errors import PlacementError, SpecError
+from meshwright.errors import PlacementError, SpecError, TooLargeError
 from meshwright.radix import digits_of, number_of
 from meshwright.spec import check_count, check_names, parse_counts, unknown
 from meshwright.system import System
@@ -15,6 +16,15 @@ from meshwright.system import System
 Matrix = tuple[tuple[int, ...], ...]
 
 AXES_EXAMPLE = "data=4,shard=16"
+
+MAX_DEVICES = 2**26
+"""Of larger systems, groups are not listed."""
+
+MAX_WORK = 1_000_000
+"""Counting placements gives up after this many tables."""
+
+SMALL = 10_000
+"""Lists of rows up to this length are kept for the next time; longer ones are made one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +51,12 @@ class Placement:
 
     def __post_init__(self) -> None:
         """Refuse a matrix that does not fit the axes or the system."""
+        object.__setattr__(self, "axes", tuple(self.axes))
+        object.__setattr__(self, "matrix", tuple(tuple(map(_whole, row)) for row in self.matrix))
         check_names(self.axes, "axes", AXES_EXAMPLE)
         counts = self.system.counts
+        if not self.axes:
+            raise PlacementError(f"a placement needs at least one axis, as in {AXES_EXAMPLE!r}")
         if len(self.matrix) != len(self.axes):
             raise PlacementError(
                 f"the matrix has {len(self.matrix)} rows, one is needed for each of the {len(self.axes)} axes "
@@ -70,7 +84,8 @@ class Placement:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a device sits on each axis."""
-        if not 0 <= rank < self.system.devices:
+        rank = _whole(rank)
+        if type(rank) is not int or not 0 <= rank < self.system.devices:
             raise PlacementError(f"there is no device {rank}: the system has devices 0 to {self.system.devices - 1}")
         positions = digits_of(rank, self.system.counts)
         columns = zip(*self.matrix, strict=True)
@@ -85,8 +100,9 @@ class Placement:
             raise PlacementError(
                 f"coordinates {dict(coordinates)} must name each of the axes {', '.join(self.axes)} once"
             )
+        coordinates = {axis: _whole(coordinate) for axis, coordinate in coordinates.items()}
         for axis, size in self.sizes.items():
-            if not 0 <= coordinates[axis] < size:
+            if type(coordinates[axis]) is not int or not 0 <= coordinates[axis] < size:
                 raise PlacementError(f"axis {axis!r} has coordinates 0 to {size - 1}, not {coordinates[axis]}")
         digits = [digits_of(coordinates[axis], row) for axis, row in zip(self.axes, self.matrix, strict=True)]
         columns = zip(*self.matrix, strict=True)
@@ -95,19 +111,32 @@ class Placement:
 
     def groups(self, axes: Iterable[str]) -> tuple[tuple[int, ...], ...]:
         """The groups of devices that differ on the given axes only, each in rank order."""
-        chosen = [self.index(axis) for axis in axes]
-        factors = [factor for column in zip(*self.matrix, strict=True) for factor in column]
-        inside = [k for k in range(len(factors)) if k % len(self.axes) in chosen]
-        outside = [k for k in range(len(factors)) if k % len(self.axes) not in chosen]
-        ranks = np.arange(self.system.devices).reshape(factors).transpose(outside + inside)
-        size = prod(factors[k] for k in inside)
+        chosen = self.rows(axes)
+        if self.system.devices > MAX_DEVICES:
+            raise TooLargeError(f"{self.system.devices:,} devices are too many to list; {MAX_DEVICES:,} are not")
+        cells = [
+            (row in chosen, factor)
+            for column in zip(*self.matrix, strict=True)
+            for row, factor in enumerate(column)
+            if factor > 1
+        ]
+        inside = [k for k, (within, _) in enumerate(cells) if within]
+        outside = [k for k, (within, _) in enumerate(cells) if not within]
+        ranks = np.arange(self.system.devices).reshape([factor for _, factor in cells]).transpose(outside + inside)
+        size = prod(cells[k][1] for k in inside)
         return tuple(tuple(group) for group in ranks.reshape(-1, size).tolist())
 
-    def index(self, axis: str) -> int:
-        """The row of an axis."""
-        if axis not in self.axes:
-            raise PlacementError(unknown("axis", axis, self.axes))
-        return self.axes.index(axis)
+    def rows(self, axes: Iterable[str]) -> list[int]:
+        """The rows of some axes, each named once."""
+        if isinstance(axes, str):
+            raise PlacementError(f"expected a list of axes, as in [{axes!r}], not the text {axes!r}")
+        names = list(axes)
+        for axis in names:
+            if axis not in self.axes:
+                raise PlacementError(unknown("axis", axis, self.axes))
+            if names.count(axis) > 1:
+                raise PlacementError(f"axis {axis!r} is named {names.count(axis)} times among {', '.join(names)}")
+        return [self.axes.index(axis) for axis in names]
 
     def __str__(self) -> str:
         """The matrix with its names, and for each axis in words where its groups sit."""
@@ -139,6 +168,11 @@ class Placement:
         return f"{' '.join(ranks)}{' …' if size > 4 else ''}"
 
 
+def _whole(number: Any) -> Any:
+    """NumPy's integers as plain ones; what is no whole number stays as it is, to be refused."""
+    return int(number) if isinstance(number, np.integer) else number
+
+
 def parse_axes(text: str) -> dict[str, int]:
     """Axes and their sizes from `NAME=SIZE,…`.
 
@@ -159,6 +193,10 @@ def placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
     [((4, 1), (1, 16)), ((2, 2), (2, 8)), ((1, 4), (4, 4))]
     """
     check_fit(system, axes)
+    return _placements(system, axes)
+
+
+def _placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
     names = tuple(axes)
     # The matrices are right by construction; checking each again would cost more than making it.
     new, put = object.__new__, object.__setattr__
@@ -219,25 +257,59 @@ def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix
                 yield (row, *tail)
 
 
-@cache
-def _rows(size: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def _rows(size: int, counts: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
     """The factor rows with product `size` whose entries divide `counts`, larger factors further out first."""
+    if _count_rows(size, counts) <= SMALL:
+        return _kept_rows(size, counts)
+    return _each_row(size, counts)
+
+
+def _each_row(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     if len(counts) == 1:
-        return ((size,),) if counts[0] % size == 0 else ()
-    return tuple(
-        (factor, *row) for factor in _common_divisors(size, counts[0]) for row in _rows(size // factor, counts[1:])
-    )
+        if counts[0] % size == 0:
+            yield (size,)
+        return
+    for factor in _common_divisors(size, counts[0]):
+        for row in _rows(size // factor, counts[1:]):
+            yield (factor, *row)
 
 
-@cache
-def _pairs(size: int, counts: tuple[int, ...]) -> tuple[Matrix, ...]:
+@lru_cache(maxsize=2**14)
+def _kept_rows(size: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(_each_row(size, counts))
+
+
+@lru_cache(maxsize=2**14)
+def _count_rows(size: int, counts: tuple[int, ...]) -> int:
+    """How many rows there are: per prime, the ways to take its exponent from the counts' exponents."""
+    number = 1
+    for prime, exponent in _factorize(size).items():
+        ways = [1] + [0] * exponent
+        for count in counts:
+            most = _factorize(count).get(prime, 0)
+            ways = [sum(ways[max(0, e - most) : e + 1]) for e in range(exponent + 1)]
+        number *= ways[exponent]
+    return number
+
+
+def _pairs(size: int, counts: tuple[int, ...]) -> Iterable[Matrix]:
     """The last two rows, of which the second is what the first leaves; they recur under many prefixes."""
-    return tuple(
-        (row, tuple(count // factor for count, factor in zip(counts, row, strict=True))) for row in _rows(size, counts)
-    )
+    if _count_rows(size, counts) <= SMALL:
+        return _kept_pairs(size, counts)
+    return _each_pair(size, counts)
 
 
-@cache
+def _each_pair(size: int, counts: tuple[int, ...]) -> Iterator[Matrix]:
+    for row in _rows(size, counts):
+        yield row, tuple(count // factor for count, factor in zip(counts, row, strict=True))
+
+
+@lru_cache(maxsize=2**14)
+def _kept_pairs(size: int, counts: tuple[int, ...]) -> tuple[Matrix, ...]:
+    return tuple(_each_pair(size, counts))
+
+
+@lru_cache(maxsize=2**14)
 def _common_divisors(a: int, b: int) -> tuple[int, ...]:
     divisors = [1]
     for prime, exponent in _factorize(a).items():
@@ -269,13 +341,22 @@ def count_placements(system: System, axes: Mapping[str, int]) -> int:
     )
 
 
-@cache
+@lru_cache(maxsize=2**14)
 def _count_tables(rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
-    """Tables of natural numbers with the given row and column sums; both are kept sorted, as order is no matter."""
-    if len(rows) <= 1:
-        return 1
-    first, *rest = rows
-    return sum(_count_tables(tuple(rest), tuple(sorted(left))) for left in _take(first, columns))
+    """Tables of natural numbers with the given row and column sums, in any order of either."""
+    work = 0
+    counts = {columns: 1}  # by what is left of the columns, sorted: their order is no matter
+    for row in rows[:-1]:
+        after: dict[tuple[int, ...], int] = {}
+        for left, count in counts.items():
+            for rest in _take(row, left):
+                work += 1
+                if work > MAX_WORK:
+                    raise TooLargeError("there are too many placements to count them in reasonable time")
+                key = tuple(sorted(rest))
+                after[key] = after.get(key, 0) + count
+        counts = after
+    return sum(counts.values())
 
 
 def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -291,7 +372,7 @@ def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
                 yield (first - taken, *left)
 
 
-@cache
+@lru_cache(maxsize=2**14)
 def _factorize(number: int) -> dict[int, int]:
     factors: dict[int, int] = {}
     prime = 2

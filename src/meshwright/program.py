@@ -16,9 +16,10 @@ from enum import StrEnum
 from functools import cache
 from itertools import product
 
-from meshwright.errors import ProgramSyntaxError
+from meshwright.errors import ProgramSyntaxError, SpecError
 from meshwright.hierarchy import Hierarchy
 from meshwright.radix import number_of
+from meshwright.spec import unknown
 
 
 class Collective(StrEnum):
@@ -56,6 +57,11 @@ class Grouping:
     last: int
     masters: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is not an interval."""
+        if not 0 <= self.first <= self.last:
+            raise SpecError(f"a grouping needs 0 <= first <= last, not first={self.first}, last={self.last}")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -78,7 +84,35 @@ class Program:
         >>> Program((Step(Collective.REDUCE, Grouping(1, 1)),)).text(h)
         'Reduce inside node'
         """
+        check_fits(self, len(hierarchy.names))
         return "; ".join(step_text(step, hierarchy.names) for step in self.steps) or "nothing"
+
+
+def as_goal(goal: Goal | str) -> Goal:
+    """A goal, also from its name.
+
+    >>> as_goal("all-gather")
+    <Goal.ALL_GATHER: 'all-gather'>
+    """
+    if goal not in list(Goal):
+        raise SpecError(unknown("goal", str(goal), [str(known) for known in Goal]))
+    return Goal(goal)
+
+
+def as_collectives(collectives: Collection[Collective | str]) -> frozenset[Collective]:
+    """A set of collectives, also from their names."""
+    for collective in [collectives] if isinstance(collectives, str) else collectives:
+        if isinstance(collectives, str) or collective not in list(Collective):
+            known = [str(c) for c in Collective]
+            raise SpecError(f"expected a list of collectives: {unknown('collective', str(collective), known)}")
+    return frozenset(Collective(collective) for collective in collectives)
+
+
+def check_fits(program: Program, levels: int) -> None:
+    """Refuse a program whose groupings are not those of a hierarchy with that many levels."""
+    for number, step in enumerate(program.steps, 1):
+        if step.grouping not in groupings(levels):
+            raise SpecError(f"step {number} has {step.grouping}, which a hierarchy of {levels} levels does not have")
 
 
 @cache
@@ -143,7 +177,11 @@ def grouping_text(grouping: Grouping, names: Sequence[str]) -> str:
 
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|;|\S")
-_COLLECTIVES = {collective.lower(): collective for collective in Collective}
+_COLLECTIVES = {
+    re.sub(r"(?<=[a-z])(?=[A-Z])", joint, collective).lower(): collective
+    for collective in Collective
+    for joint in ("", "-", "_")
+}
 
 
 def parse_program(text: str, hierarchy: Hierarchy) -> Program:
@@ -155,7 +193,7 @@ def parse_program(text: str, hierarchy: Hierarchy) -> Program:
     >>> parse_program("Reduce inside node; AllReduce masters of node; Broadcast inside node", h).text(h)
     'Reduce inside node; AllReduce masters of node; Broadcast inside node'
     """
-    if text.strip() == "nothing":
+    if text.strip().lower() == "nothing":
         return Program(())
     return Program(_Parser(text, hierarchy.names).program())
 
@@ -188,7 +226,7 @@ class _Parser:
 
     def step(self) -> Step:
         word = self.tokens[self.at][0]
-        collective = _COLLECTIVES.get(word.lower().replace("-", "").replace("_", ""))
+        collective = _COLLECTIVES.get(word.lower())
         if collective is None:
             raise self.fail(f"expected a collective{_did_you_mean(word, list(Collective))}")
         self.at += 1

@@ -10,9 +10,19 @@ from itertools import islice, product
 from math import prod
 from typing import Any
 
-from meshwright.errors import InvalidProgramError
+from meshwright.errors import InvalidProgramError, TooLargeError
 from meshwright.hierarchy import Hierarchy
-from meshwright.program import Collective, Goal, Program, Step, all_steps, device_groups, step_text
+from meshwright.program import (
+    Collective,
+    Goal,
+    Program,
+    Step,
+    all_steps,
+    as_goal,
+    check_fits,
+    device_groups,
+    step_text,
+)
 from meshwright.radix import digits_of, number_of
 
 Held = tuple[int, ...]
@@ -186,7 +196,11 @@ def check_program(program: Program, hierarchy: Hierarchy, goal: Goal = Goal.ALL_
     ...     print(error.step, error.rule, "in", error.group)
     2 disjoint contributions in node=*,gpu=* (devices 0, 1, 2, 3, …)
     """
+    goal = as_goal(goal)
     radices = hierarchy.radices
+    check_fits(program, len(radices))
+    if 2 ** len(radices) > EXACT_LIMIT:
+        raise TooLargeError(f"a hierarchy of {len(radices)} levels is too large to check; at most 8 are")
     if hierarchy.size > EXACT_LIMIT:
         smaller = 3 if 3 ** len(radices) <= EXACT_LIMIT else 2
         radices = tuple(min(radix, smaller) for radix in radices)

@@ -8,6 +8,8 @@ from meshwright.errors import SpecError
 
 MAX_COUNT = 10**12  # far beyond any machine; keeps factorization and arithmetic instant
 
+MAX_NAMES = 16  # levels of a system, or axes
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -37,7 +39,7 @@ def split_items(text: str, what: str, example: str) -> list[str]:
 
 def parse_count(text: str, name: str, what: str, example: str) -> int:
     """A positive whole number; `name` is what it counts."""
-    if not re.fullmatch(r"[0-9]{1,99}", text):
+    if not re.fullmatch(r"0|[1-9][0-9]{0,99}", text):
         raise SpecError(
             f"{name!r} in the {what} has the count {text!r}; expected a positive whole number, as in {example!r}"
         )
@@ -63,7 +65,11 @@ def check_names(names: Sequence[str], what: str, example: str) -> None:
             )
     for name in names:
         if names.count(name) > 1:
-            raise SpecError(f"{name!r} appears {names.count(name)} times in the {what}; names must differ")
+            raise SpecError(
+                f"{name!r} appears {names.count(name)} times in the {what}; names must differ, as in {example!r}"
+            )
+    if len(names) > MAX_NAMES:
+        raise SpecError(f"the {what} has {len(names)} names; at most {MAX_NAMES} are possible, as in {example!r}")
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:

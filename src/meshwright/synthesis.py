@@ -3,17 +3,21 @@
 The graph depends on the number of levels, never on the radices. Counting, listing and ranking all walk the same graph.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
+from types import MappingProxyType
 
 from meshwright.errors import MeshwrightError, TooLargeError
-from meshwright.program import Collective, Goal, Program, Step
+from meshwright.program import Collective, Goal, Program, Step, as_collectives, as_goal
 from meshwright.symbolic import HOPELESS_LEVELS, State, end_state, hopeless, start_state, successors
 
 MAX_STEPS = 5
 """The default limit on the length of programs, as in the paper."""
+
+MAX_LEVELS = 8
+"""Hierarchies with more levels are not searched."""
 
 MAX_ENTRIES = 2_000_000
 """A graph whose states have more entries than this, all together, is not built: it would take minutes."""
@@ -31,7 +35,7 @@ class ProgramGraph:
     max_steps: int
     start: State
     end: State
-    edges: dict[State, tuple[tuple[Step, State], ...]]
+    edges: Mapping[State, tuple[tuple[Step, State], ...]]
 
     @cached_property
     def lengths(self) -> dict[State, int]:
@@ -77,9 +81,9 @@ class ProgramGraph:
         The cost of what remains is known exactly from every state (computed backwards from the end), so each program
         costs as much work as it has steps: the first is the best, the first k are the k best.
         """
-        edges = {
-            state: [(cost(state, step), step, after) for step, after in edges] for state, edges in self.edges.items()
-        }
+        edges = {state: [(cost(state, step), step, t) for step, t in out] for state, out in self.edges.items()}
+        if not all(price >= 0 for out in edges.values() for price, _, _ in out):
+            raise MeshwrightError("the cost function gave a cost that is negative or not a number")
         nothing_left = {self.end: (0.0, 0)}
         remaining = [nothing_left]
         for _ in range(self.max_steps):
@@ -115,9 +119,9 @@ class ProgramGraph:
 
 def program_graph(
     levels: int,
-    goal: Goal = Goal.ALL_REDUCE,
+    goal: Goal | str = Goal.ALL_REDUCE,
     max_steps: int = MAX_STEPS,
-    collectives: Collection[Collective] = tuple(Collective),
+    collectives: Collection[Collective | str] = tuple(Collective),
 ) -> ProgramGraph:
     """The graph of all valid programs of at most `max_steps` steps over the given collectives.
 
@@ -127,9 +131,16 @@ def program_graph(
     >>> cost, len(program.steps)
     (1.0, 1)
     """
-    if max_steps < 0:
-        raise MeshwrightError(f"the number of steps must be zero or more, not {max_steps}")
-    return _program_graph(levels, goal, max_steps, frozenset(collectives))
+    if type(max_steps) is not int or max_steps < 0:
+        raise MeshwrightError(f"the number of steps must be zero or more, not {max_steps!r}")
+    if type(levels) is not int or levels < 0:
+        raise MeshwrightError(f"the number of levels must be zero or more, not {levels!r}")
+    if levels > MAX_LEVELS:
+        raise TooLargeError(
+            f"a hierarchy of {levels} levels is too large to search: neither its programs nor their number nor the k "
+            f"best can be found; at most {MAX_LEVELS} levels can be"
+        )
+    return _program_graph(levels, as_goal(goal), max_steps, as_collectives(collectives))
 
 
 @lru_cache(maxsize=64)
@@ -156,8 +167,8 @@ def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozens
             edges[state] = tuple(out)
             if len(depth) << levels > MAX_ENTRIES:
                 raise TooLargeError(
-                    f"programs of at most {max_steps} steps on {levels} levels pass through more than {len(depth):,} "
-                    "states, too many to search; allow fewer steps (--max-steps) or fewer collectives"
+                    f"programs of at most {max_steps} steps on {levels} levels pass through too many states to search, "
+                    f"even to count them or to find the k best; at most {steps} steps (--max-steps {steps}) can be"
                 )
         frontier = reached
     graph = ProgramGraph(levels, goal, max_steps, start, end, edges)
@@ -179,5 +190,5 @@ def _trimmed(graph: ProgramGraph, depth: dict[State, int]) -> ProgramGraph:
         )
         for state, out in graph.edges.items()
     }
-    kept = {state: out for state, out in edges.items() if out}
+    kept = MappingProxyType({state: out for state, out in edges.items() if out})
     return ProgramGraph(graph.levels, graph.goal, graph.max_steps, graph.start, graph.end, kept)

@@ -1,5 +1,6 @@
 """A hierarchical system: levels, outermost first, each with a count and a link."""
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.resources import files
@@ -25,11 +26,12 @@ class Fabric(StrEnum):
 class Link:
     """What connects the children of one level: bytes per second and direction of one child's port, and more.
 
-    bandwidth: of one child's port into the fabric, full duplex, per direction (of the whole bus for `bus`).
+    bandwidth: of one child's port into the fabric, full duplex, per direction; for a `ring` of one link to a
+        neighbour, for a `bus` of the whole bus.
     latency: seconds to start one message.
     per_device: the most that one device alone can push through the port.
     fabric: `switch`, `ring` (neighbour links only) or `bus` (one bandwidth for all children).
-    bypass: traffic that leaves the level does not use these ports.
+    bypass: traffic that leaves the level does not use these ports; on a `ring` it never does.
     reduces: the switch adds up what passes through it.
     """
 
@@ -44,12 +46,22 @@ class Link:
         """Refuse what no link can have."""
         for name in ("bandwidth", "per_device"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise SpecError(f"{name} must be greater than zero and finite, not {value!r}")
-        if not 0 <= self.latency < float("inf"):
+            if value is not None and not (_is_number(value) and 0 < value < float("inf")):
+                raise SpecError(f"{name} must be bytes per second, greater than zero and finite, not {value!r}")
+        if not (_is_number(self.latency) and 0 <= self.latency < float("inf")):
             raise SpecError(f"latency must be zero or more seconds, not {self.latency!r}")
+        if self.fabric not in list(Fabric):
+            raise SpecError(unknown("fabric", str(self.fabric), [str(fabric) for fabric in Fabric]))
+        object.__setattr__(self, "fabric", Fabric(self.fabric))
+        for name in ("bypass", "reduces"):
+            if type(getattr(self, name)) is not bool:
+                raise SpecError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.reduces and self.fabric is not Fabric.SWITCH:
             raise SpecError(f"only a switch can reduce, not a {self.fabric}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,7 @@ class System:
 
     def __post_init__(self) -> None:
         """Refuse an empty list of levels and names that are malformed or appear twice."""
+        object.__setattr__(self, "levels", tuple(self.levels))
         if not self.levels:
             raise SpecError(f"a system needs at least one level, as in {EXAMPLE!r}")
         check_names([level.name for level in self.levels], f"system {self.name!r}", EXAMPLE)
@@ -112,10 +125,10 @@ def parse_system(text: str) -> System:
                 f"{item!r} in the system {text!r} is not NAME=COUNT[@BANDWIDTH[+LATENCY]], as in {EXAMPLE!r}"
             )
         count, at, link_text = rest.partition("@")
-        bandwidth, plus, latency = link_text.partition("+")
+        bandwidth, *latency = re.split(r"(?<![eE])\+", link_text, maxsplit=1)
         link = Link(
             bandwidth=parse_bandwidth(bandwidth) if at else None,
-            latency=parse_seconds(latency) if plus else 0.0,
+            latency=parse_seconds(latency[0]) if latency else 0.0,
         )
         name = name.strip()
         levels.append(Level(name, parse_count(count.strip(), name, "system", EXAMPLE), link))
@@ -147,7 +160,7 @@ def preset(name: str) -> System:
     return replace(system.with_outermost(outermost), name=name)
 
 
-def load_system(spec: str) -> System:
+def load_system(spec: str | Path) -> System:
     """A system from what a user may write: inline text, a preset, or the path of a YAML file.
 
     >>> load_system("dgx-h100:2").counts
@@ -155,12 +168,15 @@ def load_system(spec: str) -> System:
     """
     from meshwright.systemfile import read_system
 
-    if spec.endswith((".yaml", ".yml")) or "/" in spec.split("=")[0]:
+    spec = str(spec)
+    if spec.partition(":")[0] in preset_names():
+        return preset(spec)
+    if spec.lower().endswith((".yaml", ".yml")):
         return read_system(Path(spec))
     if "=" in spec:
         return parse_system(spec)
-    if spec.partition(":")[0] in preset_names():
-        return preset(spec)
+    if "/" in spec or Path(spec).is_file():
+        return read_system(Path(spec))
     raise SpecError(
         f"{unknown('preset', spec.partition(':')[0], preset_names())}; a system is a preset, "
         f"a description like {EXAMPLE!r}, or the path of a .yaml file"

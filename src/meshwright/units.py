@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from meshwright.errors import SpecError
 
-_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _PREFIXES = _DECIMAL | _BINARY
 
@@ -19,12 +19,24 @@ _BANDWIDTHS = (
     | {f"{p}bit/s": Fraction(f, 8) for p, f in _PREFIXES.items()}
     | {f"{p}bps": Fraction(f, 8) for p, f in _DECIMAL.items()}
 )
-_TIMES = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6)} | {
+_MICRO = Fraction(1, 10**6)
+_TIMES = {
+    "ns": Fraction(1, 10**9),
+    "us": _MICRO,
+    "\u00b5s": _MICRO,  # micro sign
+    "\u03bcs": _MICRO,  # Greek mu
     "ms": Fraction(1, 10**3),
     "s": Fraction(1),
 }
 
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z\u00b5\u03bc/]*)\s*")
+
+_AMBIGUOUS = {
+    "b": "GB for bytes, GiB for 2^30 bytes",
+    "b/s": "GB/s for bytes, Gbit/s for bits",
+    "KB": "kB for 1000, KiB for 1024",
+    "KB/s": "kB/s for 1000, KiB/s for 1024",
+}
 
 
 def _parse(text: str, units: dict[str, Fraction], what: str, examples: str) -> Fraction:
@@ -34,8 +46,14 @@ def _parse(text: str, units: dict[str, Fraction], what: str, examples: str) -> F
     number, unit = match.groups()
     if unit not in units:
         problem = f"has the unknown unit {unit!r}" if unit else "has no unit"
+        for ending, hint in _AMBIGUOUS.items():
+            if unit.endswith(ending):
+                problem += f" (write {hint})"
         raise SpecError(f"{text!r} is not a {what}: it {problem}; write it like {examples}")
-    return Fraction(number) * units[unit]
+    value = Fraction(number) * units[unit]
+    if value and not 1e-30 < value < 1e30:
+        raise SpecError(f"{text!r} is not a sensible {what}; write it like {examples}")
+    return value
 
 
 def parse_bytes(text: str) -> int:
@@ -79,7 +97,7 @@ def format_bytes(value: int) -> str:
     """
     for prefixes in (_BINARY, _DECIMAL):
         for prefix, factor in reversed(prefixes.items()):
-            if prefix not in ("", "K") and value >= factor and value * 1000 % factor == 0:
+            if prefix and value >= factor and value * 1000 % factor == 0:
                 whole, thousandths = divmod(value * 1000 // factor, 1000)
                 return f"{whole}.{thousandths:03}".rstrip("0").rstrip(".") + f"{prefix}B"
     return f"{value}B"

@@ -21,7 +21,7 @@ def read_text(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SpecError(f"there is no {what} file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SpecError(f"cannot read the {what} file {str(path)!r}: {error}") from None
 
 
@@ -32,9 +32,12 @@ def compose(text: str, source: str, example: str) -> yaml.Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
-        raise SpecError(f"{source}{line}: malformed YAML: {error.problem}") from None
+        context = f"{error.context}, " if error.context else ""
+        raise SpecError(f"{source}{line}: malformed YAML: {context}{error.problem}") from None
     except yaml.YAMLError as error:
-        raise SpecError(f"{source}: malformed YAML: {error}") from None
+        raise SpecError(f"{source}: malformed YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise SpecError(f"{source}: malformed YAML: nested far too deeply") from None
     if root is None:
         raise SpecError(f"{source}: the file is empty; expected, for example: {example}")
     return root
@@ -58,7 +61,12 @@ def mapping(
             raise problem(key_node, source, unknown("key", key, readers))
         if key in values:
             raise problem(key_node, source, f"the key {key!r} appears twice")
-        values[key] = readers[key](value_node, source)
+        try:
+            values[key] = readers[key](value_node, source)
+        except SpecError as error:
+            if isinstance(value_node, yaml.ScalarNode) and not value_node.value:
+                raise problem(value_node, source, f"{key!r} has no value") from None
+            raise error
     for key in required:
         if key not in values:
             raise problem(node, source, f"{what} needs {key!r}")
@@ -74,9 +82,12 @@ def items(node: yaml.Node, source: str, what: str) -> list[yaml.Node]:
 
 def word(node: yaml.Node, source: str) -> str:
     """A plain text."""
-    if not isinstance(node, yaml.ScalarNode) or not node.value:
-        raise problem(node, source, "expected a word here")
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in _PLAIN or not node.value:
+        raise problem(node, source, "expected a plain word or number here")
     return str(node.value)
+
+
+_PLAIN = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool")}
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[yaml.Node, str], T]:
@@ -95,6 +106,6 @@ def parsed(parse: Callable[[str], T]) -> Callable[[yaml.Node, str], T]:
 def boolean(node: yaml.Node, source: str) -> bool:
     """`true` or `false`."""
     text = word(node, source)
-    if text not in ("true", "false"):
+    if text.lower() not in ("true", "false"):
         raise problem(node, source, f"expected true or false, not {text!r}")
-    return text == "true"
+    return text.lower() == "true"

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,39 @@ def test_python_dash_m_and_lean_imports() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["systems"]
+
+
+def test_kinds_of_devices_are_merged() -> None:
+    document = run_json("check", "Reduce all; Broadcast all", "--hierarchy", "a=2,b=2,c=2")
+    kinds = document["states"][1]["devices"]
+    assert [kind["which"] for kind in kinds] == ["a=0, b=0, c=0", "others"]
+    assert [kind["holds"] for kind in kinds] == ["everything", "nothing"]
+
+
+def test_a_terminal_that_cannot_show_everything() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "meshwright", "placements", "--system", "node=64", "--axes", "a=64"]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"0 1 2 3 \\u2026" in done.stdout
+
+
+def test_a_full_disk_and_a_closed_output() -> None:
+    for redirection, message in ((">/dev/full", "cannot write the result"), (">&-", "must be open")):
+        command = f"{sys.executable} -m meshwright systems {redirection}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_counting_can_be_too_much_work() -> None:
+    system = ",".join(f"l{k}=4096" for k in range(8))
+    arguments = ["placements", "--system", system, "--axes", system]
+    assert "too many placements to count" in run(*arguments, "--count").stderr
+    first = run(*arguments, "--first", "1", "--json")
+    assert json.loads(first.stdout)["count"] is None
+    assert "the first 1 of too many to count" in first.stderr
+    both = run(*arguments, "--first", "1", "--count")
+    assert both.exit_code == 2
+    assert "exclude each other" in both.stderr

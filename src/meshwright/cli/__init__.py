@@ -4,6 +4,8 @@ Results go to stdout: a table for people, or with `--json` one JSON document. Ev
 Exit codes: 0 fine, 1 the answer is no (an invalid program), 2 bad input.
 """
 
+import errno
+import sys
 from typing import Any
 
 import click
@@ -20,8 +22,19 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
+        for stream in (sys.stdout, sys.stderr):
+            if stream is None:
+                raise _BadInput("stdout and stderr must be open")
+            if hasattr(stream, "reconfigure"):  # what the terminal cannot show is escaped, not an error
+                stream.reconfigure(errors="backslashreplace")
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            raise _BadInput(f"cannot write the result: {error}") from None
         except MeshwrightError as error:
             raise _BadInput(str(error)) from None
 

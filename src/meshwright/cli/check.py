@@ -80,9 +80,17 @@ def _states(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[dict[str
 
 def _kinds(state: State, hierarchy: Hierarchy) -> list[dict[str, Any]]:
     levels = len(hierarchy.names)
+    found = [
+        (", ".join(f"{hierarchy.names[k]}{'=0' if is_zero else '>0'}" for k, is_zero in zero.items()), held)
+        for zero, held in device_kinds(state, levels)
+    ]
+    # The most common kind is not split up: it is all others.
+    entries = [held for _, held in found]
+    common = max(entries, key=entries.count)
+    if entries.count(common) > 1:
+        found = [kind for kind in found if kind[1] != common] + [("others", common)]
     kinds = []
-    for zero, held in device_kinds(state, levels):
-        which = ", ".join(f"{hierarchy.names[level]}{'=0' if is_zero else '>0'}" for level, is_zero in zero.items())
+    for which, held in found:
         along = [] if held == NOTHING else _levels(scattered(held, levels), levels)
         over = [] if held == NOTHING else _levels(reduced(held, levels), levels)
         parts = prod(hierarchy.radices[level] for level in along)

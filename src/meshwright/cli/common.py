@@ -2,19 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.hierarchy import Hierarchy, parse_hierarchy
+from meshwright.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
 from meshwright.program import Goal
 from meshwright.spec import parse_counts
 from meshwright.synthesis import MAX_STEPS
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout instead of a table.")
 
@@ -62,16 +59,15 @@ max_steps_option = click.option(
 
 def read_hierarchy(spec: str) -> Hierarchy:
     """A hierarchy from the command line; says so when levels of radix 1 are left out."""
-    hierarchy = parse_hierarchy(spec)
-    dropped = [name for name, _ in parse_counts(spec, "hierarchy", "node=4,gpu=16") if name not in hierarchy.names]
-    if dropped:
-        say(f"note: {', '.join(dropped)} has radix 1, so there is nothing to reduce over it: it is left out")
-    return hierarchy
+    for name, radix in parse_counts(spec, "hierarchy", HIERARCHY_EXAMPLE):
+        if radix == 1:
+            say(f"note: {name} has radix 1, so there is nothing to reduce over it: it is left out")
+    return parse_hierarchy(spec)
 
 
 def print_json(document: Any) -> None:
     """Write the one JSON document of a command."""
-    json.dump(document, sys.stdout, ensure_ascii=False)
+    json.dump(document, sys.stdout)
     sys.stdout.write("\n")
 
 

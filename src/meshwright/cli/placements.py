@@ -8,7 +8,7 @@ from meshwright.cli.common import axes_option, json_option, print_json, say, sys
 from meshwright.errors import TooLargeError
 from meshwright.placement import count_placements, parse_axes
 from meshwright.placement import placements as all_placements
-from meshwright.system import load_system
+from meshwright.system import System, load_system
 
 LIST_LIMIT = 100_000
 
@@ -26,22 +26,24 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
     columns to the level counts.
     """
     system, axes = load_system(system_spec), parse_axes(axes_spec)
-    count = count_placements(system, axes)
+    if count_only and first is not None:
+        raise click.UsageError("--count and --first exclude each other")
+    count = _count(system, axes, first)
     if count_only:
         if as_json:
             print_json({"count": count})
         else:
             click.echo(count)
         return
-    shown = count if first is None else min(first, count)
-    if shown > LIST_LIMIT:
+    shown = count if first is None else first if count is None else min(first, count)
+    if shown is None or shown > LIST_LIMIT:
         raise TooLargeError(
             f"there are {count:,} placements, more than the {LIST_LIMIT:,} that can be listed; use --count for the "
             "number, --first N for some of them, or meshwright.placements() in Python for all, lazily"
         )
     listed = islice(all_placements(system, axes), shown)
-    if shown < count:
-        say(f"note: the first {shown} of {count} placements")
+    if count is None or shown < count:
+        say(f"note: the first {shown} of {'too many to count' if count is None else count} placements")
     if as_json:
         print_json(
             {
@@ -52,6 +54,17 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
             }
         )
         return
-    click.echo(f"{count} placement{'s' if count != 1 else ''} of {axes_spec} on {system.name}")
+    many = "very many placements" if count is None else f"{count} placement{'s' if count != 1 else ''}"
+    click.echo(f"{many} of {axes_spec} on {system.name}")
     for number, placement in enumerate(listed, 1):
         click.echo(f"\nplacement {number}: {[list(row) for row in placement.matrix]}\n{placement}")
+
+
+def _count(system: System, axes: dict[str, int], first: int | None) -> int | None:
+    """How many placements there are; None where that is too much work and only the first few are wanted."""
+    try:
+        return count_placements(system, axes)
+    except TooLargeError:
+        if first is None:
+            raise
+        return None
