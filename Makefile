@@ -26,6 +26,7 @@ unit: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/planner.py
 	$(BIN)/python benchmarks/hierarchies.py
 
 format: $(VENV)/.installed-dev

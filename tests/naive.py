@@ -111,7 +111,7 @@ class Naive:
         if algorithm in ("binomial", "ring-gather"):
             return self.rooted(algorithm, collective, members)
         assert algorithm == "tree"
-        return [self.tree(collective, members)]
+        return [self.tree(members)]
 
     def latency_if_outermost(self, members: list[int]) -> list[float]:
         """The latency at the outermost level that the group spans."""
@@ -165,36 +165,27 @@ class Naive:
     def phases_of_ring_scatter(self, members: list[int]) -> tuple[list[list[Edge]], float]:
         return self.phases("ring", Collective.REDUCE_SCATTER, members)[0]
 
-    def tree(self, collective: Collective, members: list[int]) -> tuple[list[list[Edge]], float]:
+    def tree(self, members: list[int]) -> tuple[list[list[Edge]], float]:
         """Two binary trees between the outermost instances, chains inside, every rotation of both."""
         fans = self.fans(members)
         blocks, inner = fans[0], len(members) // fans[0]
-        up, down = collective is not Collective.BROADCAST, collective is not Collective.REDUCE
         variants = []
         for turn, leader in product(range(blocks), range(inner)):
             edges: list[Edge] = []
-
-            def both(parent: int, child: int, amount: Fraction, edges: list[Edge] = edges) -> None:
-                if up:
-                    edges.append((child, parent, amount))
-                if down:
-                    edges.append((parent, child, amount))
-
             for shift in (0, 1):
                 for parent, child in search_tree(blocks):
-                    a, b = ((x + shift + turn) % blocks for x in (parent, child))
-                    both(a * inner + leader, b * inner + leader, Fraction(1, 2))
+                    a, b = ((x + shift + turn) % blocks * inner + leader for x in (parent, child))
+                    edges += [(a, b, Fraction(1, 2)), (b, a, Fraction(1, 2))]
             for block in range(blocks):
                 chain = [block * inner + (leader + k) % inner for k in range(inner)]
                 for a, b in pairwise(chain):
-                    both(a, b, Fraction(1))
+                    edges += [(a, b, Fraction(1)), (b, a, Fraction(1))]
             variants.append(edges)
         depth = 0
         while 2**depth < blocks:
             depth += 1
         chain_seconds = sum(self.latency(a, b) for a, b in pairwise(members[:inner]))
-        seconds = depth * max(self.latency_if_outermost(members)) + chain_seconds
-        return variants, seconds * (2 if up and down else 1)
+        return variants, 2 * (depth * max(self.latency_if_outermost(members)) + chain_seconds)
 
     def in_switch(self, groups: list[tuple[list[int], Fraction]]) -> float:
         """Every member sends its bytes up to the switch where the group meets, and gets as many back."""
@@ -291,7 +282,7 @@ def applicable(algorithm: str, collective: Collective, fans: list[int], reduces:
         "direct": not rooted,
         "recursive": not rooted and powers,
         "doubling": collective is Collective.ALL_REDUCE and powers,
-        "tree": rooted or collective is Collective.ALL_REDUCE,
+        "tree": collective is Collective.ALL_REDUCE,
         "switch": collective is Collective.ALL_REDUCE and len(fans) == 1 and reduces,
         "binomial": rooted,
         "ring-gather": collective is Collective.REDUCE,

@@ -11,6 +11,9 @@ from meshwright.errors import (
 from meshwright.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
 from meshwright.interpreter import run_program
 from meshwright.placement import Placement, count_placements, parse_axes, placements
+from meshwright.plan import Plan, PlannedReduction, Reduction, parse_reduction, read_plan, write_plan
+from meshwright.planner import Ranking, plan
+from meshwright.profiles import Library, load_library
 from meshwright.program import Collective, Goal, Grouping, Program, Step, parse_program
 from meshwright.semantics import check_program
 from meshwright.synthesis import ProgramGraph, program_graph
@@ -24,27 +27,37 @@ __all__ = [
     "Hierarchy",
     "InvalidProgramError",
     "Level",
+    "Library",
     "Link",
     "MeshwrightError",
     "Placement",
     "PlacementError",
+    "Plan",
+    "PlannedReduction",
     "Program",
     "ProgramGraph",
     "ProgramSyntaxError",
+    "Ranking",
+    "Reduction",
     "SpecError",
     "Step",
     "System",
     "TooLargeError",
     "check_program",
     "count_placements",
+    "load_library",
     "load_system",
     "parse_axes",
     "parse_hierarchy",
     "parse_program",
+    "parse_reduction",
     "parse_system",
     "placements",
+    "plan",
     "preset",
     "program_graph",
+    "read_plan",
     "reduction_hierarchy",
     "run_program",
+    "write_plan",
 ]

@@ -381,7 +381,8 @@ def _capacities(system: System, level: int) -> tuple[float, float]:
     if link.per_device is not None:
         one = min(one, prod(system.counts[level + 1 :]) * link.per_device * neighbours)
     together = link.bandwidth if link.fabric is Fabric.BUS else own.count * one
-    if _inner_only(link) and level > 0:
-        around, _ = _capacities(system, level - 1)
+    outer = [k for k in range(level) if system.counts[k] > 1]  # a single child needs no fabric
+    if _inner_only(link) and outer:
+        around, _ = _capacities(system, outer[-1])
         return one + around, together + around
     return one, together

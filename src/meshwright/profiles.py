@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -86,6 +87,20 @@ def read_library_text(text: str, source: str) -> Library:
     readers: dict[str, Reader] = {"name": word, "rotates": boolean, "collectives": _collectives}
     values = mapping(root, source, "a library", readers, ["collectives"])
     return Library(values.get("name", Path(source).stem), values.get("rotates", False), values["collectives"])
+
+
+def library_document(library: Library) -> dict[str, Any]:
+    """What a library file holds, as plain data; `read_library_text` reads it back exactly, also from JSON."""
+    collectives = {}
+    for collective, rules in library.rules:
+        collectives[str(collective)] = [
+            {"algorithms": list(rule.algorithms)}
+            | ({"otherwise": list(rule.otherwise)} if rule.otherwise else {})
+            | ({"up_to": f"{rule.up_to}B"} if rule.up_to is not None else {})
+            | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
+            for rule in rules
+        ]
+    return {"name": library.name, "rotates": library.rotates, "collectives": collectives}
 
 
 def _collectives(node: yaml.Node, source: str) -> tuple[tuple[Collective, tuple[Rule, ...]], ...]:

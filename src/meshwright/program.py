@@ -111,7 +111,7 @@ def as_collectives(collectives: Collection[Collective | str]) -> frozenset[Colle
 def check_fits(program: Program, levels: int) -> None:
     """Refuse a program whose groupings are not those of a hierarchy with that many levels."""
     for number, step in enumerate(program.steps, 1):
-        if step.grouping not in groupings(levels):
+        if step.grouping not in _grouping_set(levels):
             raise SpecError(f"step {number} has {step.grouping}, which a hierarchy of {levels} levels does not have")
 
 
@@ -129,6 +129,11 @@ def groupings(levels: int) -> tuple[Grouping, ...]:
         for masters in (False, True)
         if last < levels - 1 or not masters
     )
+
+
+@cache
+def _grouping_set(levels: int) -> frozenset[Grouping]:
+    return frozenset(groupings(levels))
 
 
 def all_steps(levels: int, collectives: Collection[Collective] = tuple(Collective)) -> tuple[Step, ...]:

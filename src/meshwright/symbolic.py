@@ -10,7 +10,7 @@ Sets of levels are bits: bit l stands for level l, counted from the outermost.
 """
 
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
 from meshwright.program import Collective, Goal, Grouping, Program, Step, groupings
@@ -174,8 +174,13 @@ def run_symbolically(program: Program, levels: int, goal: Goal) -> list[State]:
     """The start of a valid program and the state after each of its steps."""
     states = [start_state(goal, levels)]
     for step in program.steps:
-        states.append(dict(successors(states[-1], levels))[step])
+        states.append(_successor_map(states[-1], levels)[step])
     return states
+
+
+@lru_cache(maxsize=4096)
+def _successor_map(state: State, levels: int) -> dict[Step, State]:
+    return dict(successors(state, levels))
 
 
 def device_kinds(state: State, levels: int) -> list[tuple[dict[int, bool], int]]:

@@ -84,15 +84,17 @@ class ProgramGraph:
         edges = {state: [(cost(state, step), step, t) for step, t in out] for state, out in self.edges.items()}
         if not all(price >= 0 for out in edges.values() for price, _, _ in out):
             raise MeshwrightError("the cost function gave a cost that is negative or not a number")
-        nothing_left = {self.end: (0.0, 0)}
+        # What remains from a state: rounded cost and steps, to compare by, and the cost itself.
+        nothing_left = {self.end: (0.0, 0, 0.0)}
         remaining = [nothing_left]
         for _ in range(self.max_steps):
             best = dict(nothing_left)
+            later = remaining[-1]
             for state, out in edges.items():
                 options = [
-                    (price + remaining[-1][after][0], 1 + remaining[-1][after][1])
+                    (_rounded(price + later[after][2]), 1 + later[after][1], price + later[after][2])
                     for price, _, after in out
-                    if after in remaining[-1]
+                    if after in later
                 ]
                 if options:
                     best[state] = min(options)
@@ -101,11 +103,9 @@ class ProgramGraph:
         if self.start not in remaining[self.max_steps]:
             return
         pushed = 0
-        heap: list[tuple[tuple[float, int], int, float, tuple[Step, ...], State]] = [
-            (remaining[self.max_steps][self.start], pushed, 0.0, (), self.start)
-        ]
+        heap: list[tuple[float, int, int, float, tuple[Step, ...], State]] = [(0.0, 0, pushed, 0.0, (), self.start)]
         while heap:
-            _, _, spent, steps, state = heappop(heap)
+            _, _, _, spent, steps, state = heappop(heap)
             if state == self.end:
                 yield spent, Program(steps)
                 continue
@@ -113,8 +113,14 @@ class ProgramGraph:
             for price, step, after in edges[state]:
                 if after in left:
                     pushed += 1
-                    total = (spent + price + left[after][0], len(steps) + 1 + left[after][1])
-                    heappush(heap, (total, pushed, spent + price, (*steps, step), after))
+                    _, more, rest = left[after]
+                    total = _rounded(spent + price + rest)
+                    heappush(heap, (total, len(steps) + 1 + more, pushed, spent + price, (*steps, step), after))
+
+
+def _rounded(cost: float) -> float:
+    """To twelve digits, so that equal sums that were added in another order compare as equal."""
+    return float(f"{cost:.12g}")
 
 
 def program_graph(

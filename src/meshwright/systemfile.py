@@ -1,6 +1,7 @@
 """Systems as YAML files."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,6 +31,30 @@ def read_system_text(text: str, source: str) -> System:
         return System(values.get("name", Path(source).stem), values["levels"])
     except SpecError as error:
         raise problem(root, source, str(error)) from None
+
+
+def system_document(system: System) -> dict[str, Any]:
+    """What a system file holds, as plain data; `read_system_text` reads it back exactly, also from JSON.
+
+    >>> from meshwright import parse_system
+    >>> system_document(parse_system("node=4@8GB/s"))["levels"]
+    [{'name': 'node', 'count': 4, 'bandwidth': '8000000000.0B/s'}]
+    """
+    levels = []
+    for level in system.levels:
+        link = level.link
+        fields: dict[str, Any] = {"name": level.name, "count": level.count}
+        if link.bandwidth is not None:
+            fields["bandwidth"] = f"{link.bandwidth!r}B/s"
+        if link.latency:
+            fields["latency"] = f"{link.latency!r}s"
+        if link.per_device is not None:
+            fields["per_device"] = f"{link.per_device!r}B/s"
+        if link.fabric is not Fabric.SWITCH:
+            fields["fabric"] = str(link.fabric)
+        fields |= {key: True for key in ("bypass", "reduces") if getattr(link, key)}
+        levels.append(fields)
+    return {"name": system.name, "levels": levels}
 
 
 def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:

@@ -208,14 +208,13 @@ def _tree(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, 
     """A double binary tree between the outermost instances, a chain through the members inside each, pipelined.
 
     As in NCCL. Several of them are laid so that every instance and every member takes every role in turn, so what
-    counts is the average over all rotations of the trees and of the chains.
+    counts is the average over all rotations of the trees and of the chains. A root could not take turns.
     """
-    if collective not in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.BROADCAST):
+    if collective is not Collective.ALL_REDUCE:
         return None
-    both = 2.0 if collective is Collective.ALL_REDUCE else 1.0
     outermost, members = shape[0], prod(shape[1:])
-    between = both * (outermost - 1) / outermost
-    # One link of the chain, in one direction; a rotation breaks each link of the cycle once.
+    between = 2 * (outermost - 1) / outermost
+    # What one link of the chain carries each way; a rotation breaks each link of the cycle once.
     link = 1 - 1 / members
     chain_level = next((k for k in range(1, len(shape)) if shape[k] > 1), len(shape))
     below = inside(shape)
@@ -227,38 +226,38 @@ def _tree(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, 
         elif level < chain_level:
             rows.append((between, 0.0, 0.0, 2 * between, between / members, 0.0))
         else:
-            # Down the chain to the next child, and for an all-reduce also up to the previous one.
-            crossings = both * link
+            # Down the chain to the next child, and up to the previous one.
             around = level == chain_level
-            neighbours = both if around or fan > 2 else 1.0
-            single = crossings if below[level] == 1 else link
-            row = (
-                crossings + between * share,
-                neighbours * link if fan > 1 else 0.0,
-                both * link * (fan - 1 + around) if fan > 1 else 0.0,
-                2 * between * share * fan + (0.0 if around else 2 * crossings),
-                single + between / members,
-                min(single, neighbours * link) if fan > 1 else 0.0,
+            neighbours = 2 if around or fan > 2 else 1
+            single = 2 * link if below[level] == 1 else link
+            rows.append(
+                (
+                    2 * link + between * share,
+                    neighbours * link if fan > 1 else 0.0,
+                    2 * link * (fan - 1 + around) if fan > 1 else 0.0,
+                    2 * between * share * fan + (0.0 if around else 4 * link),
+                    single + between / members,
+                    min(single, neighbours * link) if fan > 1 else 0.0,
+                )
             )
-            rows.append(row)
 
     def pairs(level: int) -> Pairs:
         fan = shape[level]
         if level == 0:
-            for a, b in double_tree(outermost):
+            for parent, child in double_tree(outermost):
                 for turn in range(outermost):
-                    up, down = (a + turn) % outermost, (b + turn) % outermost
-                    yield down, up, 0.5 / outermost if collective is not Collective.BROADCAST else 0.0
-                    yield up, down, 0.5 / outermost if collective is not Collective.REDUCE else 0.0
+                    a, b = (parent + turn) % outermost, (child + turn) % outermost
+                    yield a, b, 0.5 / outermost
+                    yield b, a, 0.5 / outermost
         else:
             for child in range(fan if level == chain_level and fan > 1 else fan - 1):
                 following = (child + 1) % fan
-                yield child, following, link if collective is not Collective.REDUCE else 0.0
-                yield following, child, link if collective is not Collective.BROADCAST else 0.0
+                yield child, following, link
+                yield following, child, link
 
-    depth = float(max(1, (outermost - 1).bit_length()))
+    depth = float((outermost - 1).bit_length())
     chain = _hops((1, *shape[1:]))
-    messages = tuple(both * (depth if level == 0 else chain[level]) for level in range(len(shape)))
+    messages = tuple(2 * (depth if level == 0 else chain[level]) for level in range(len(shape)))
     return (_phase(rows, pairs, messages),)
 
 

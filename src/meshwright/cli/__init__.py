@@ -11,8 +11,11 @@ from typing import Any
 import click
 
 from meshwright.cli.check import check
+from meshwright.cli.explain import explain
 from meshwright.cli.placements import placements
+from meshwright.cli.plan import plan
 from meshwright.cli.programs import programs
+from meshwright.cli.reproduce import reproduce
 from meshwright.cli.systems import systems
 from meshwright.errors import MeshwrightError
 
@@ -49,5 +52,5 @@ def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
 
 
-for verb in (placements, programs, check, systems):
+for verb in (plan, explain, placements, programs, check, systems, reproduce):
     main.add_command(verb)

@@ -1,0 +1,69 @@
+"""Times of the planner. Writes benchmarks/results/planner.json.
+
+python benchmarks/planner.py
+"""
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from meshwright import Reduction, load_library, parse_system, placements, plan, preset, program_graph
+from meshwright.cost import CostModel, layout_of
+
+RESULTS = Path(__file__).parent / "results" / "planner.json"
+
+
+def seconds(work: Callable[[], object], repeat: int = 3) -> float:
+    times = []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+def command() -> None:
+    """The whole command, the interpreter's start included."""
+    arguments = ["plan", "--system", "gcp-a100:4", "--axes", "data=4,shard=16"]
+    arguments += ["--reduce", "data=2GiB", "--reduce", "shard=64MiB*80", "--json"]
+    subprocess.run([sys.executable, "-m", "meshwright", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    results: dict[str, float] = {"plan gcp-a100:4, two axes, whole command, s": seconds(command, 9)}
+
+    large = parse_system("a=16@1GB/s+20us,b=16@10GB/s+10us,c=16@50GB/s+5us,d=16@100GB/s+2us,e=16@300GB/s+1us")
+    axes = {"v": 32, "w": 32, "x": 32, "y": 32}
+    reductions = [Reduction(("v",), 2**30), Reduction(("w",), 2**28, 10), Reduction(("x",), 2**26, 100)]
+    reductions.append(Reduction(("v", "w"), 2**20))
+    for library in ("ring", "nccl", "ideal"):
+        ranking = plan(large, axes, reductions, library=library)
+        results[f"2^20 devices, 5 levels, 4 axes, library {library}: placements"] = ranking.placements
+        results[f"2^20 devices, 5 levels, 4 axes, library {library}: evaluated"] = ranking.evaluated
+
+        def search(library: str = library) -> object:
+            return plan(large, axes, reductions, library=library)
+
+        results[f"2^20 devices, 5 levels, 4 axes, library {library}: s"] = seconds(search)
+
+    (placement,) = placements(preset("gcp-a100:4"), {"data": 64})
+    programs = list(program_graph(2).programs())
+    model = CostModel(layout_of(placement, ["data"]), load_library("ring"), 2**31)
+    repeats = 50
+    evaluate = seconds(lambda: [model.seconds(program) for _ in range(repeats) for program in programs])
+    results["programs costed per second"] = repeats * len(programs) / evaluate
+    rank = seconds(lambda: list(program_graph(2).ranked(CostModel(model.layout, model.library, 2**31))))
+    results["programs ranked per second, costs from scratch"] = len(programs) / rank
+
+    for name, value in results.items():
+        print(f"{name:70} {value:12.6g}")
+    RESULTS.write_text(json.dumps({"python": platform.python_version(), **results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`meshwright explain`: where the time of a plan goes."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from meshwright.cli.common import json_option, new_table, print_json, print_table
+from meshwright.explain import step_costs, what_would_help, why
+from meshwright.plan import Plan, PlannedReduction, read_plan
+from meshwright.program import step_text
+from meshwright.units import format_bandwidth, format_bytes, format_seconds
+
+
+@click.command()
+@click.argument("plan_file", type=click.Path(path_type=Path))
+@json_option
+def explain(plan_file: Path, as_json: bool) -> None:
+    """Show per step and level where the time of PLAN_FILE goes, which link is the bottleneck and what would help."""
+    plan = read_plan(plan_file)
+    helps = what_would_help(plan)
+    if as_json:
+        print_json(
+            {
+                **plan.document(),
+                "why": why(plan),
+                "steps": [_document(plan, planned) for planned in plan.reductions],
+                "what_would_help": [{"change": h.change, "seconds": h.seconds} for h in helps],
+            }
+        )
+        return
+    for line in why(plan):
+        click.echo(line)
+    for planned in plan.reductions:
+        click.echo()
+        _print(plan, planned)
+    click.echo("\nWhat would help, with the same programs:")
+    for entry in helps:
+        click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
+    if not helps:
+        click.echo("  nothing that can be said of one level alone")
+
+
+def _document(plan: Plan, planned: PlannedReduction) -> list[dict[str, Any]]:
+    model, costs = step_costs(plan, planned)
+    return [
+        {
+            "step": step_text(step, model.layout.hierarchy.names),
+            "algorithm": cost.algorithm,
+            "held_bytes": cost.held,
+            "seconds": cost.seconds,
+            "phases": [
+                {
+                    "seconds": phase.seconds,
+                    "latency_seconds": phase.latency,
+                    "bottleneck": phase.bottleneck.level,
+                    "levels": [
+                        {
+                            "level": load.level,
+                            "groups": load.groups,
+                            "load_bytes": load.bytes,
+                            "seconds": load.seconds,
+                            "limit": load.limit,
+                        }
+                        for load in phase.loads
+                    ],
+                }
+                for phase in cost.phases
+            ],
+        }
+        for step, cost in zip(planned.program.steps, costs, strict=True)
+    ]
+
+
+def _print(plan: Plan, planned: PlannedReduction) -> None:
+    reduction = planned.reduction
+    click.echo(
+        f"{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}: "
+        f"{format_seconds(planned.seconds)} (default {format_seconds(planned.default_seconds)}, "
+        f"bound {format_seconds(planned.bound_seconds)})"
+    )
+    model, costs = step_costs(plan, planned)
+    links = {level.name: level.link for level in plan.placement.system.levels}
+    table = new_table("step", "algorithm", "level", "groups per port", "load", "at", "limit", "time", "")
+    for number, (step, cost) in enumerate(zip(planned.program.steps, costs, strict=True), 1):
+        name = f"{number}. {step_text(step, model.layout.hierarchy.names)}"
+        for k, phase in enumerate(cost.phases):
+            what = cost.algorithm if len(cost.phases) == 1 else f"{cost.algorithm} {k + 1}/{len(cost.phases)}"
+            for load in phase.loads:
+                link = links[load.level]
+                rate = link.per_device if load.limit == "device" else link.bandwidth
+                table.add_row(
+                    name,
+                    what,
+                    load.level,
+                    f"{load.groups:g}",
+                    format_bytes(round(load.bytes)),
+                    format_bandwidth(rate or 0),
+                    load.limit,
+                    format_seconds(load.seconds),
+                    "<- bottleneck" if load == phase.bottleneck else "",
+                )
+                name = what = ""
+            if phase.latency:
+                table.add_row("", "", "latency", "", "", "", "", format_seconds(phase.latency), "")
+    print_table(table)

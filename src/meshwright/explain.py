@@ -1,0 +1,113 @@
+"""Why a plan is as fast as it is: in words, and what would make it faster."""
+
+from dataclasses import dataclass, replace
+
+from meshwright.cost import CostModel, StepCost
+from meshwright.plan import Plan, PlannedReduction, flat_program, ratio
+from meshwright.units import format_bytes, format_seconds
+
+
+def why(plan: Plan) -> list[str]:
+    """Three lines: where the axes sit, where the time goes and why, and how far the bound is."""
+    sizes = plan.placement.sizes
+    sits = []
+    for axis, row in zip(plan.placement.axes, plan.placement.matrix, strict=True):
+        spanned = [level.name for level, factor in zip(plan.placement.system.levels, row, strict=True) if factor > 1]
+        sits.append(f"{axis}={sizes[axis]} {'over ' + ' and '.join(spanned) if spanned else 'nowhere'}")
+    total = plan.seconds
+    main = max(plan.reductions, key=lambda r: r.seconds * r.reduction.count)
+    share = ratio(main.seconds * main.reduction.count, total)
+    gap = ratio(total, plan.bound_seconds)
+    return [
+        f"placement: {', '.join(sits)}",
+        f"{share:.0%} of the time goes to {'+'.join(main.reduction.axes)}: {why_program(plan, main)}",
+        f"predicted {format_seconds(total)}, {_compared(plan.speedup)} on this placement, {gap:.2f}x the bound"
+        + (": nothing is left to win" if gap < 1.005 else ": the rest is idle links between steps, or latency"),
+    ]
+
+
+def _compared(speedup: float) -> str:
+    return "as fast as the default" if speedup < 1.005 else f"{speedup:.2f}x faster than the default"
+
+
+def why_program(plan: Plan, planned: PlannedReduction) -> str:
+    """Why this program is the best for its reduction."""
+    model = plan.model(planned)
+    levels = len(model.layout.levels)
+    goal = planned.reduction.goal
+    if levels == 0:
+        return "each group is a single device, so there is nothing to do"
+    costs = model.steps(planned.program, goal)
+    worst = max((phase for cost in costs for phase in cost.phases), key=lambda phase: phase.seconds)
+    link = worst.bottleneck.level
+    if planned.program != flat_program(goal, levels):
+        gain = ratio(planned.default_seconds, planned.seconds)
+        return (
+            f"{len(planned.program.steps)} steps are {gain:.2f}x faster than one {flat_name(goal)}, "
+            f"which loads {link} more"
+        )
+    name = flat_name(goal)
+    latency = sum(phase.latency for cost in costs for phase in cost.phases)
+    if ratio(latency, planned.seconds) > 0.5:
+        size = format_bytes(planned.reduction.bytes)
+        return f"one {name} is best: {size} is latency-bound, and every step costs messages"
+    if costs[0].algorithm == "switch":
+        return f"one {name} is best: the {link} switch adds up by itself"
+    if levels == 1:
+        spanned = model.layout.levels[0]
+        parent = model.layout.system.levels[spanned - 1].name if spanned > 0 else None
+        where = f"inside one {parent}" if parent else f"only across {link}"
+        return f"one {name} is best: its groups lie {where}"
+    return f"one {name} is best: its algorithm ({costs[0].algorithm}) already moves the least over {link}"
+
+
+def flat_name(goal: str) -> str:
+    """The collective of a goal, like AllReduce for all-reduce."""
+    return "".join(word.capitalize() for word in goal.split("-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What a change to the system would bring, with the same programs."""
+
+    change: str
+    seconds: float
+
+
+def what_would_help(plan: Plan) -> list[Help]:
+    """The time of the plan with twice the bandwidth, or no latency, at each level; the most helpful first.
+
+    Only changes that save at least one percent are named.
+    """
+    helps = []
+    levels = plan.placement.system.levels
+    for number, level in enumerate(levels):
+        link = level.link
+        if link.bandwidth is None:
+            continue
+        faster = replace(
+            link, bandwidth=2 * link.bandwidth, per_device=None if link.per_device is None else 2 * link.per_device
+        )
+        changes = [(f"twice the bandwidth of {level.name}", faster)]
+        if link.latency:
+            changes.append((f"no latency at {level.name}", replace(link, latency=0.0)))
+        for change, better in changes:
+            system = replace(
+                plan.placement.system,
+                levels=(*levels[:number], replace(level, link=better), *levels[number + 1 :]),
+            )
+            changed = Plan(replace(plan.placement, system=system), plan.library, plan.reductions)
+            seconds = sum(r.reduction.count * _seconds(changed, r) for r in plan.reductions)
+            if seconds < 0.99 * plan.seconds:
+                helps.append(Help(change, seconds))
+    return sorted(helps, key=lambda entry: entry.seconds)
+
+
+def _seconds(plan: Plan, planned: PlannedReduction) -> float:
+    return plan.model(planned).seconds(planned.program, planned.reduction.goal)
+
+
+def step_costs(plan: Plan, planned: PlannedReduction) -> tuple[CostModel, list[StepCost]]:
+    """The cost model of a reduction, and where the time of each step of its program goes."""
+    model = plan.model(planned)
+    return model, model.steps(planned.program, planned.reduction.goal)

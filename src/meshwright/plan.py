@@ -1,0 +1,277 @@
+"""Plans: a placement, and for each reduction the program that carries it out. What engines run; a versioned file."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+from meshwright.cost import CostModel, layout_of
+from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
+from meshwright.hierarchy import Hierarchy, reduction_hierarchy
+from meshwright.placement import Placement
+from meshwright.profiles import Library, library_document, read_library_text
+from meshwright.program import Collective, Goal, Grouping, Program, Step, as_goal, parse_program
+from meshwright.semantics import check_program
+from meshwright.spec import unknown
+from meshwright.systemfile import read_system_text, system_document
+from meshwright.units import parse_bytes
+
+FORMAT, VERSION = "meshwright-plan", 1
+
+REDUCTION_EXAMPLE = "data=2GiB, data+shard=64MiB*80 or reduce-scatter:shard=1GiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is to be reduced: over which axes, how many bytes each device holds, how often, and to what goal.
+
+    For reduce-scatter, all-gather and broadcast, `bytes` is the size of the whole tensor too, not of a part.
+    """
+
+    axes: tuple[str, ...]
+    bytes: int
+    count: int = 1
+    goal: Goal = Goal.ALL_REDUCE
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be reduced."""
+        if isinstance(self.axes, str):
+            raise SpecError(f"expected the axes as a list, as in [{self.axes!r}]")
+        object.__setattr__(self, "axes", tuple(self.axes))
+        object.__setattr__(self, "goal", as_goal(self.goal))
+        if not self.axes:
+            raise SpecError(f"a reduction needs at least one axis, like {REDUCTION_EXAMPLE}")
+        for name, value in (("bytes", self.bytes), ("count", self.count)):
+            if type(value) is not int or value < 1:
+                raise SpecError(f"a reduction has {name}={value!r}; expected a positive whole number")
+
+
+def parse_reduction(text: str) -> Reduction:
+    """A reduction from `[GOAL:]AXIS[+AXIS…]=BYTES[*COUNT]`.
+
+    >>> parse_reduction("data+shard=64MiB*80")
+    Reduction(axes=('data', 'shard'), bytes=67108864, count=80, goal=<Goal.ALL_REDUCE: 'all-reduce'>)
+    """
+    goal, colon, rest = text.rpartition(":")
+    axes, equals, amount = rest.partition("=")
+    size, star, count = amount.partition("*")
+    if not equals or not all(axis.strip() for axis in axes.split("+")):
+        raise SpecError(f"{text!r} is not [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like {REDUCTION_EXAMPLE}")
+    if star and not (count.strip().isascii() and count.strip().isdecimal()):
+        raise SpecError(f"{text!r} has the count {count!r}; expected a positive whole number, like {REDUCTION_EXAMPLE}")
+    return Reduction(
+        tuple(axis.strip() for axis in axes.split("+")),
+        parse_bytes(size),
+        int(count) if star else 1,
+        as_goal(goal.strip()) if colon else Goal.ALL_REDUCE,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedReduction:
+    """A reduction with its program and predicted times, each for one run.
+
+    seconds: of the program; default_seconds: of the library's own collective over the whole group, on the same
+    placement; bound_seconds: no algorithm can be faster.
+    """
+
+    reduction: Reduction
+    program: Program
+    seconds: float
+    default_seconds: float
+    bound_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement, and the program for each reduction. The times are sums over the reductions times their counts."""
+
+    placement: Placement
+    library: Library
+    reductions: tuple[PlannedReduction, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time of all reductions."""
+        return sum(r.seconds * r.reduction.count for r in self.reductions)
+
+    @property
+    def default_seconds(self) -> float:
+        """The predicted time with the library's own collectives on the same placement."""
+        return sum(r.default_seconds * r.reduction.count for r in self.reductions)
+
+    @property
+    def bound_seconds(self) -> float:
+        """No algorithms can be faster on this placement."""
+        return sum(r.bound_seconds * r.reduction.count for r in self.reductions)
+
+    @property
+    def speedup(self) -> float:
+        """How much faster than the default."""
+        return ratio(self.default_seconds, self.seconds)
+
+    def hierarchy(self, planned: PlannedReduction) -> Hierarchy:
+        """The hierarchy of one of the reductions: what its program speaks of."""
+        return reduction_hierarchy(self.placement, planned.reduction.axes)
+
+    def model(self, planned: PlannedReduction) -> CostModel:
+        """The cost model of one of the reductions."""
+        layout = layout_of(self.placement, planned.reduction.axes)
+        return CostModel(layout, self.library, planned.reduction.bytes)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {
+            "placement": {
+                "axes": list(self.placement.axes),
+                "matrix": [list(row) for row in self.placement.matrix],
+            },
+            **_times(self),
+            "speedup": self.speedup,
+            "reductions": [
+                {
+                    "axes": list(r.reduction.axes),
+                    "bytes": r.reduction.bytes,
+                    "count": r.reduction.count,
+                    "goal": str(r.reduction.goal),
+                    "program": r.program.text(self.hierarchy(r)),
+                    **_times(r),
+                }
+                for r in self.reductions
+            ],
+        }
+
+
+def ratio(a: float, b: float) -> float:
+    """How many times b fits into a; 1 where there is nothing to do."""
+    return a / b if b else 1.0
+
+
+def _times(plan: Plan | PlannedReduction) -> dict[str, float]:
+    return {name: getattr(plan, name) for name in ("seconds", "default_seconds", "bound_seconds")}
+
+
+def flat_program(goal: Goal, levels: int) -> Program:
+    """The goal as one collective over the whole group: what a library does by default."""
+    if levels == 0:
+        return Program(())
+    return Program((Step(_FLAT[goal], Grouping(0, levels - 1)),))
+
+
+_FLAT = {
+    Goal.ALL_REDUCE: Collective.ALL_REDUCE,
+    Goal.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
+    Goal.ALL_GATHER: Collective.ALL_GATHER,
+    Goal.REDUCE: Collective.REDUCE,
+    Goal.BROADCAST: Collective.BROADCAST,
+}
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a plan to a file, all or nothing."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "system": system_document(plan.placement.system),
+        "library": library_document(plan.library),
+        **plan.document(),
+    }
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise SpecError(f"cannot write the plan file {str(path)!r}: {error}") from None
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a file; every part is checked, and every program is valid for its goal."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(f"there is no plan file {str(path)!r}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(
+            f"{path} line {error.lineno}: not a whole JSON document ({error.msg}); was the file cut off or edited?"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecError(f"cannot read the plan file {str(path)!r}: {error}") from None
+    return _Reader(str(path)).plan(document)
+
+
+class _Reader:
+    """Turns the document of a plan file into a plan; every complaint names the place in the file."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def fail(self, place: str, message: str) -> SpecError:
+        return SpecError(f"{self.source}: {place}: {message}" if place else f"{self.source}: {message}")
+
+    def take(self, document: Any, place: str, keys: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+        """An object with exactly these keys, of these types."""
+        if not isinstance(document, dict):
+            raise self.fail(place, f"expected an object with {', '.join(keys)}, not {document!r:.40}")
+        for key in document:
+            if key not in keys:
+                raise self.fail(place, unknown("key", key, keys))
+        for key, kinds in keys.items():
+            if key not in document:
+                raise self.fail(place, f"{key!r} is missing")
+            value = document[key]
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise self.fail(f"{place}.{key}".lstrip("."), f"{value!r:.40} is not what is expected here")
+        return document
+
+    def convert(self, place: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except InvalidProgramError as error:
+            raise self.fail(place, f"the program is not valid: {error}") from None
+        except MeshwrightError as error:
+            raise self.fail(place, str(error)) from None
+
+    def plan(self, document: Any) -> Plan:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise self.fail("", f"this is not a plan file: 'format' is not {FORMAT!r}")
+        if document.get("version") != VERSION:
+            raise self.fail(
+                "",
+                f"this is a plan file of version {document.get('version')!r}; this Meshwright reads version {VERSION}: "
+                "make the plan again",
+            )
+        number = (int, float)
+        keys: dict[str, type | tuple[type, ...]] = {"format": str, "version": int, "system": dict, "library": dict}
+        keys |= {"placement": dict, "reductions": list, "speedup": number}
+        keys |= {"seconds": number, "default_seconds": number, "bound_seconds": number}
+        self.take(document, "", keys)
+        system = read_system_text(json.dumps(document["system"]), f"{self.source}: system")
+        library = read_library_text(json.dumps(document["library"]), f"{self.source}: library")
+        at = self.take(document["placement"], "placement", {"axes": list, "matrix": list})
+        placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
+        if not document["reductions"]:
+            raise self.fail("reductions", "there are none")
+        reductions = tuple(
+            self.reduction(entry, f"reductions[{k}]", placement) for k, entry in enumerate(document["reductions"])
+        )
+        plan = Plan(placement, library, reductions)
+        for name, value in {**_times(plan), "speedup": plan.speedup}.items():
+            if not isclose(document[name], value, rel_tol=1e-9):
+                raise self.fail(name, f"it is {document[name]!r}, but the reductions add up to {value!r}")
+        return plan
+
+    def reduction(self, entry: Any, place: str, placement: Placement) -> PlannedReduction:
+        number = (int, float)
+        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
+        keys |= {"program": str, "seconds": number, "default_seconds": number, "bound_seconds": number}
+        self.take(entry, place, keys)
+        for name in ("seconds", "default_seconds", "bound_seconds"):
+            if not 0 <= entry[name] < float("inf"):
+                raise self.fail(f"{place}.{name}", f"{entry[name]!r} is not a time")
+        reduction = self.convert(place, lambda: Reduction(entry["axes"], entry["bytes"], entry["count"], entry["goal"]))
+        hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
+        program = self.convert(f"{place}.program", lambda: parse_program(entry["program"], hierarchy))
+        self.convert(f"{place}.program", lambda: check_program(program, hierarchy, reduction.goal))
+        return PlannedReduction(reduction, program, entry["seconds"], entry["default_seconds"], entry["bound_seconds"])

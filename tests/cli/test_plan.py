@@ -1,0 +1,115 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright import read_plan
+from tests.cli.test_verbs import run, run_json
+
+PLAN = ["plan", "--system", "gcp-a100:4", "--axes", "data=4,shard=16"]
+BOTH = [*PLAN, "--reduce", "data=2GiB", "--reduce", "shard=64MiB*80"]
+
+
+def test_candidates_are_ranked_and_add_up() -> None:
+    document = run_json(*BOTH)
+    assert document["placements"] == 3
+    candidates = document["candidates"]
+    assert [c["placement"]["matrix"] for c in candidates] == [
+        [[2, 2], [2, 8]],
+        [[1, 4], [4, 4]],
+        [[4, 1], [1, 16]],
+    ]
+    for candidate in candidates:
+        for name in ("seconds", "default_seconds", "bound_seconds"):
+            assert candidate[name] == pytest.approx(sum(r[name] * r["count"] for r in candidate["reductions"]))
+        assert candidate["speedup"] == pytest.approx(candidate["default_seconds"] / candidate["seconds"])
+    assert candidates[0]["reductions"][1] == {
+        "axes": ["shard"],
+        "bytes": 2**26,
+        "count": 80,
+        "goal": "all-reduce",
+        "program": "ReduceScatter inside node; AllReduce across node; AllGather inside node",
+        "seconds": pytest.approx(0.0172122, rel=1e-4),
+        "default_seconds": pytest.approx(0.0314573, rel=1e-4),
+        "bound_seconds": pytest.approx(0.0167772, rel=1e-4),
+    }
+
+
+def test_the_programs_of_one_placement() -> None:
+    document = run_json(*PLAN, "--reduce", "shard=1GiB", "--placement", "[[2,2],[2,8]]", "--top", "3")
+    assert len(document["candidates"]) == 3
+    assert all(c["placement"]["matrix"] == [[2, 2], [2, 8]] for c in document["candidates"])
+    assert len({c["reductions"][0]["program"] for c in document["candidates"]}) == 3
+    text = run(*PLAN, "--reduce", "shard=1GiB", "--placement", "[[2,2],[2,8]]", "--top", "3").stdout
+    assert "ReduceScatter inside node; AllReduce across node; AllGather inside node" in text
+
+
+def test_without_rooted_collectives() -> None:
+    arguments = [*PLAN, "--reduce", "shard=1GiB", "--placement", "[[2,2],[2,8]]", "--top", "100"]
+    programs = [c["reductions"][0]["program"] for c in run_json(*arguments, "--no-rooted")["candidates"]]
+    assert 0 < len(programs) < 93
+    assert not any("Broadcast" in program or "Reduce " in program.replace("AllReduce ", "") for program in programs)
+
+
+def test_people_see_a_table_the_reason_and_the_groups() -> None:
+    text = run(*BOTH).stdout
+    assert "1.62x" in text
+    assert "61% of the time goes to data: 3 steps are 1.49x faster than one AllReduce" in text
+    assert "32 groups of 2: {0 8}  {32 40}  …" in text
+
+
+def test_a_plan_file_is_written_read_and_explained(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    written = run(*BOTH, "--out", str(path), "--json")
+    assert f"wrote the best plan to {path}" in written.stderr
+    assert json.loads(written.stdout)["candidates"][0] == read_plan(path).document()
+    text = run("explain", str(path)).stdout
+    assert "twice the bandwidth of node: 1.788s, 1.98x faster" in text
+    assert "16GiB" in text
+    document = run_json("explain", str(path))
+    across = document["steps"][0][1]
+    assert across["step"] == "AllReduce across node"
+    (phase,) = across["phases"]
+    assert phase["bottleneck"] == "node"
+    assert phase["levels"][0] == {
+        "level": "node",
+        "groups": 16,
+        "load_bytes": 16 * 2**30,
+        "seconds": pytest.approx(2.147, rel=1e-3),
+        "limit": "port",
+    }
+    assert sum(step["seconds"] for step in document["steps"][0]) == pytest.approx(document["reductions"][0]["seconds"])
+
+
+def test_the_paper_is_reproduced(tmp_path: Path) -> None:
+    document = run_json("reproduce", "--out", str(tmp_path / "page.md"))
+    assert document["summaries"]["all"]["spread"] == pytest.approx(540)
+    assert document["summaries"]["all"]["best"] == pytest.approx(1.8355, abs=1e-4)
+    assert len(document["cases"]) == document["summaries"]["all"]["cases"] == 298
+    page = (tmp_path / "page.md").read_text()
+    for figure in ("448x", "540x", "69%", "1.27x", "2.04x", "1.84x"):
+        assert figure in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*PLAN], "Missing option '--reduce'"),
+        ([*PLAN, "--reduce", "data=2"], "has no unit"),
+        ([*PLAN, "--reduce", "data=0B"], "bytes=0"),
+        ([*PLAN, "--reduce", "dat=2GiB"], "unknown axis 'dat'; did you mean 'data'"),
+        ([*PLAN, "--reduce", "data=2GiB", "--placement", "[[4,1],[1,8]]"], "multiply to 8, but the level has 16"),
+        ([*PLAN, "--reduce", "data=2GiB", "--placement", "[[2,1],[2,16]]"], "is one of the axes"),
+        ([*PLAN, "--reduce", "data=2GiB", "--placement", "[4,1]"], "is not a list of rows"),
+        ([*PLAN, "--reduce", "data=2GiB", "--placement", "4x1"], "cannot be read"),
+        ([*PLAN, "--reduce", "data=2GiB", "--library", "nvcl"], "unknown library 'nvcl'"),
+        ([*PLAN, "--reduce", "data=2GiB", "--out", "/nowhere/plan.json"], "cannot write the plan file"),
+        (["plan", "--system", "node=4,gpu=16", "--axes", "a=64", "--reduce", "a=1GiB"], "level 'node'"),
+        (["explain", "absent.json"], "there is no plan file"),
+    ],
+)
+def test_bad_input_gets_a_message_and_exit_code_2(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stdout == ""
