@@ -1,15 +1,5 @@
-# make demo: install Meshwright into .venv and run its main job on a built-in example.
-# make test: set up what the tests need, then lint, types and tests.
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-
-.PHONY: demo test lint types unit bench format clean
-
-demo: $(VENV)/.installed
-	$(BIN)/meshwright placements --system gcp-a100:4 --axes data=4,shard=16
-	$(BIN)/meshwright programs --hierarchy node=4,gpu=16 --max-steps 3
-	$(BIN)/meshwright check "ReduceScatter inside node; AllReduce across node; AllGather inside node" --hierarchy node=4,gpu=16
+# make demo: $(VENV)/.installed
+	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
 
 test: lint types unit
 
@@ -25,9 +15,16 @@ unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/core.py
-	$(BIN)/python benchmarks/planner.py
-	$(BIN)/python benchmarks/hierarchies.py
+	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.planner
+	$(BIN)/python -m benchmarks.hierarchies
+
+reproduction: $(VENV)/.installed
+	$(BIN)/meshwright reproduce --out docs/reproduction.md > /dev/null
+
+pictures: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report]"
+	$(BIN)/python docs/pictures.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

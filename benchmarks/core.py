@@ -1,6 +1,6 @@
 """Times of the core: synthesis and placements. Writes benchmarks/results/core.json.
 
-python benchmarks/core.py
+python -m benchmarks.core
 """
 
 import json

@@ -1,6 +1,6 @@
 """Times of the planner. Writes benchmarks/results/planner.json.
 
-python benchmarks/planner.py
+python -m benchmarks.planner
 """
 
 import json

@@ -4,7 +4,7 @@ Explores every symbolic state that can be reached at all, by steps of any number
 hopeless state is hopeless too. No goal is hopeless, so none can be reached from one. Up to five levels the tests do
 the same; six levels take about eight minutes and 2 GiB:
 
-    python benchmarks/pruning.py 6
+    python -m benchmarks.pruning 6
 """
 
 import json
