@@ -1,4 +1,12 @@
-# make demo: $(VENV)/.installed
+# make demo: install Meshwright into .venv and run its main job on a built-in example.
+# make test: set up what the tests need, then lint, types and tests.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types unit bench reproduction pictures format clean
+
+demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
 
 test: lint types unit
