@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -39,17 +40,18 @@ def main() -> None:
 
     large = parse_system("a=16@1GB/s+20us,b=16@10GB/s+10us,c=16@50GB/s+5us,d=16@100GB/s+2us,e=16@300GB/s+1us")
     axes = {"v": 32, "w": 32, "x": 32, "y": 32}
-    reductions = [Reduction(("v",), 2**30), Reduction(("w",), 2**28, 10), Reduction(("x",), 2**26, 100)]
-    reductions.append(Reduction(("v", "w"), 2**20))
-    for library in ("ring", "nccl", "ideal"):
+    mixed = [Reduction(("v",), 2**30), Reduction(("w",), 2**28, 10), Reduction(("x",), 2**26, 100)]
+    mixed.append(Reduction(("v", "w"), 2**20))
+    alike = [Reduction((axis,), 2**30) for axis in axes]
+    nested = [Reduction(tuple(axes)[:k], 2**30) for k in (1, 2, 4)]
+    problems = [(mixed, "mixed", library) for library in ("ring", "nccl", "ideal")]
+    problems += [(alike, "alike", "ideal"), (nested, "nested", "openmpi")]
+    for reductions, name, library in problems:
         ranking = plan(large, axes, reductions, library=library)
-        results[f"2^20 devices, 5 levels, 4 axes, library {library}: placements"] = ranking.placements
-        results[f"2^20 devices, 5 levels, 4 axes, library {library}: evaluated"] = ranking.evaluated
-
-        def search(library: str = library) -> object:
-            return plan(large, axes, reductions, library=library)
-
-        results[f"2^20 devices, 5 levels, 4 axes, library {library}: s"] = seconds(search)
+        what = f"2^20 devices, 5 levels, 4 axes, {name} reductions, library {library}"
+        results[f"{what}: placements"] = ranking.placements
+        results[f"{what}: evaluated"] = ranking.evaluated
+        results[f"{what}: s"] = seconds(partial(plan, large, axes, reductions, library=library))
 
     (placement,) = placements(preset("gcp-a100:4"), {"data": 64})
     programs = list(program_graph(2).programs())
@@ -61,7 +63,7 @@ def main() -> None:
     results["programs ranked per second, costs from scratch"] = len(programs) / rank
 
     for name, value in results.items():
-        print(f"{name:70} {value:12.6g}")
+        print(f"{name:80} {value:12.6g}")
     RESULTS.write_text(json.dumps({"python": platform.python_version(), **results}, indent=1) + "\n")
 
 

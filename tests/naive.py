@@ -1,7 +1,6 @@
 """A deliberately naive cost model: every edge of every group is routed over the explicit tree, loads are added up.
 
-It knows systems, placements, device groups and the exact semantics, and shares no formula with `meshwright.cost` or
-`meshwright.traffic`.
+It knows systems, placements and device groups, and shares no code with `meshwright.cost` or `meshwright.traffic`.
 """
 
 from collections import defaultdict
@@ -9,10 +8,9 @@ from fractions import Fraction
 from itertools import pairwise, product
 from math import prod
 
-from meshwright import Collective, Fabric, Goal, Placement, Program, Step, reduction_hierarchy
+from meshwright import Collective, Fabric, Placement, Step, reduction_hierarchy
 from meshwright.program import device_groups
 from meshwright.radix import digits_of
-from meshwright.semantics import apply_step, start_state
 
 Edge = tuple[int, int, Fraction]  # from the member, to the member, bytes in units of what a member holds
 
@@ -27,16 +25,6 @@ class Naive:
         self.payload = payload
         self.counts = self.system.counts
         self.digits = [digits_of(rank, self.counts) for rank in range(self.system.devices)]
-
-    def steps(self, program: Program, goal: Goal, algorithms: dict[Collective, str]) -> list[float]:
-        """The seconds of every step."""
-        state = start_state(goal, self.hierarchy.size)
-        seconds = []
-        for step in program.steps:
-            chunks = [sum(1 for who in held if who) for held in state]
-            seconds.append(self.step(step, chunks, algorithms[step.collective]))
-            state = apply_step(state, step, self.hierarchy.radices)
-        return seconds
 
     def step(self, step: Step, chunks: list[int], algorithm: str) -> float:
         phases: list[dict[tuple[int, int], Fraction]] = []
@@ -76,6 +64,8 @@ class Naive:
         size = len(members)
         one = Fraction(1)
         path = sum(self.latency(a, b) for a, b in pairwise(members))
+        # Round a ring, the slowest chunk takes every edge but one of the cheapest kind, that between neighbours.
+        cycle = path + self.latency(members[-1], members[0]) - self.latency(members[0], members[1])
         farthest = max(self.latency_if_outermost(members))
         if algorithm == "ring":
             amount, rounds = {
@@ -90,7 +80,7 @@ class Naive:
             if collective is Collective.REDUCE:
                 return [([[(k + 1, k, amount) for k in range(size - 1)]], rounds * path)]
             orders = self.turned(members) if self.rotates else [list(range(size))]
-            return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * path)]
+            return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * cycle)]
         if algorithm == "direct":
             amount = one if collective is Collective.ALL_GATHER else Fraction(1, size)
             everyone = [(a, b, amount) for a in range(size) for b in range(size) if a != b]

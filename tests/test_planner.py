@@ -12,6 +12,7 @@ from meshwright import (
     Collective,
     Fabric,
     Goal,
+    Level,
     Link,
     MeshwrightError,
     Placement,
@@ -19,6 +20,7 @@ from meshwright import (
     Reduction,
     SpecError,
     System,
+    TooLargeError,
     parse_reduction,
     parse_system,
     placements,
@@ -28,7 +30,7 @@ from meshwright import (
     read_plan,
     write_plan,
 )
-from meshwright.cost import CostModel, layout_of
+from meshwright.cost import CostModel, bound, layout_of
 from meshwright.explain import what_would_help, why
 from meshwright.plan import flat_program
 from meshwright.profiles import library_names, load_library, read_library_text
@@ -161,7 +163,10 @@ def test_an_axis_of_one_costs_nothing() -> None:
         ("node=4@8GB/s+20us,gpu=4@200GB/s+5us", "data=16", "data=1kB", "ideal", "latency-bound"),
         ("dgx-h100:1", "data=8", "data=1GiB", "nccl", "the gpu switch adds up by itself"),
         ("gcp-a100:2", "data=32", "data=4GiB", "ideal", r"its algorithm \(tree\) already moves the least over node"),
-        ("gcp-a100:2", "data=32", "data=4GiB", "ring", "3 steps are 1.84x faster than one AllReduce"),
+        ("gcp-a100:2", "data=32", "data=4GiB", "ring", "1.84x faster than one AllReduce: they load node 1.94x less"),
+        ("gcp-a100:2", "data=32", "data=4GiB", "ring", "1.06x the bound: in between, links of one level wait"),
+        ("node=4@8GB/s+20us,gpu=4@200GB/s+5us", "data=16", "data=1kB", "ring", "mostly latency"),
+        ("node=3@1GB/s", "a=3", "a=1GiB", "openmpi", "reaches the bound"),
         ("node=4@8GB/s", "data=4", "data=4GiB", "ring", "only across node"),
     ],
 )
@@ -207,8 +212,8 @@ def test_reductions_from_text(text: str, reduction: Reduction) -> None:
         ("=2GiB", "is not .GOAL:.AXIS"),
         ("data+=2GiB", "is not .GOAL:.AXIS"),
         ("data=2", "has no unit"),
-        ("data=0B", "bytes=0; expected a positive"),
-        ("data=2GiB*0", "count=0; expected a positive"),
+        ("data=0B", "bytes=0; expected a whole number from 1"),
+        ("data=2GiB*0", "has the count 0; expected a whole number from 1"),
         ("data=2GiB*x", "has the count 'x'"),
         ("data=2GiB*", "has the count ''"),
         ("sum:data=2GiB", "unknown goal 'sum'"),
@@ -232,6 +237,8 @@ def test_bad_problems_are_refused() -> None:
         plan(A100, AXES, [Reduction(("data",), 1)], library="ncl")
     with pytest.raises(SpecError, match="as a list"):
         Reduction("data", 1)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="expected a Reduction"):
+        plan(A100, AXES, ["data=1GiB"])  # type: ignore[list-item]
 
 
 @given(problems())
@@ -277,13 +284,50 @@ def write_edited(tmp_path: Path, edit: Any) -> Path:
         (lambda d: d["reductions"][0].update(axes=["shrd"]), r"reductions\[0\].axes: unknown axis 'shrd'"),
         (lambda d: d["reductions"][0].update(bytes=-1), r"reductions\[0\]: a reduction has bytes=-1"),
         (lambda d: d["reductions"][0].update(goal="sum"), r"reductions\[0\]: unknown goal 'sum'"),
-        (lambda d: d["reductions"][0].update(seconds=-1), r"reductions\[0\].seconds: -1 is not a time"),
+        (lambda d: d["reductions"][0].update(seconds=-1), r"reductions\[0\].seconds: it is -1, but this program"),
+        (lambda d: d["reductions"][0].update(seconds=10**400), r"reductions\[0\].seconds: it is 1000"),
+        (lambda d: d.update(seconds=10**400), "seconds: it is 1000"),
+        (lambda d: d["reductions"][0].update(program="Reduce all; Broadcast all"), "this library takes"),
+        (lambda d: d["reductions"][0].update(bytes=5), "this library takes"),
+        (lambda d: d["reductions"][0].update(bytes=10**400), "bytes=1000"),
+        (lambda d: d["reductions"][0].update(axes=[1]), "names its axes"),
+        (lambda d: d["system"]["levels"][1].update(bandwidth="80GB/s"), "the file was edited"),
+        (lambda d: d["system"]["levels"][0].pop("bandwidth"), r"reductions\[0\]: level 'node' .* no bandwidth"),
+        (lambda d: d["library"].update(rotates="no"), "expected true or false"),
+        (lambda d: d["placement"].update(matrix=[4, 1]), "placement.matrix: expected a list of rows"),
+        (lambda d: d["placement"].update(axes=[1, 2]), "placement.axes: expected names"),
         (lambda d: d["reductions"].append(3), r"reductions\[1\]: expected an object"),
     ],
 )
 def test_edited_plan_files_are_refused_with_the_place(tmp_path: Path, edit: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         read_plan(write_edited(tmp_path, edit))
+
+
+def test_consistent_edits_and_doubled_keys_are_noticed(tmp_path: Path) -> None:
+    def halve(document: Any) -> None:
+        for entry in (document, *document["reductions"]):
+            entry["seconds"] /= 2
+        document["speedup"] *= 2
+
+    with pytest.raises(SpecError, match=r"reductions\[0\].seconds: .* the file was edited"):
+        read_plan(write_edited(tmp_path, halve))
+    path = write_edited(tmp_path, lambda _document: None)
+    path.write_text(path.read_text().replace('"version": 1', '"version": 7, "version": 1'))
+    with pytest.raises(SpecError, match="the key 'version' appears 2 times"):
+        read_plan(path)
+
+
+def test_a_plan_is_written_through_links_and_into_pipes(tmp_path: Path) -> None:
+    best = plan(A100, AXES, [parse_reduction("data=1GiB")]).candidates[0]
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "real" / "plan.json")
+    write_plan(best, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert read_plan(tmp_path / "real" / "plan.json") == best
+    assert [entry.name for entry in (tmp_path / "real").iterdir()] == ["plan.json"]
+    write_plan(best, Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
 
 
 def test_truncated_and_absent_plan_files_are_refused(tmp_path: Path) -> None:
@@ -355,6 +399,42 @@ def test_the_gloo_profile_gives_what_was_measured() -> None:
     assert milliseconds("Reduce inside node; AllReduce masters of node; Broadcast inside node") == pytest.approx(
         1640, rel=0.03
     )
+
+
+@pytest.mark.parametrize(
+    ("levels", "matrix", "goal", "seconds"),
+    [
+        # A switch that reduces helps only groups that meet in it.
+        ([(1, Link(1e9, reduces=True)), (8, Link(1e9))], ((1, 8),), Goal.ALL_REDUCE, 1.75),
+        ([(8, Link(1e9, reduces=True))], ((8,),), Goal.ALL_REDUCE, 1.0),
+        # A bus carries what comes in from outside as well.
+        ([(4, Link(1e12)), (4, Link(1e9, fabric=Fabric.BUS))], ((4, 4),), Goal.ALL_REDUCE, 9.0),
+        # A device whose own card is its second way out.
+        ([(2, Link(8e9, per_device=1e9)), (8, Link(1e9, bypass=True))], ((1, 8), (2, 1)), Goal.REDUCE, 0.5),
+        # On a ring both neighbours can be sent to.
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((8,),), Goal.ALL_REDUCE, 0.875),
+    ],
+)
+def test_bounds_by_hand(
+    levels: list[tuple[int, Link]], matrix: tuple[tuple[int, ...], ...], goal: Goal, seconds: float
+) -> None:
+    system = System("hand", tuple(Level(f"l{k}", count, link) for k, (count, link) in enumerate(levels)))
+    placement = Placement(system, ("data", "other")[: len(matrix)], matrix)
+    assert bound(layout_of(placement, ["data"]), goal, 10**9) == pytest.approx(seconds)
+
+
+def test_the_latency_of_a_ring_counts_its_slowest_chunk() -> None:
+    """2 x 4 devices, 10 us and 1 us: two outer and six inner edges, less one inner, twice round."""
+    system = parse_system("node=2@1TB/s+10us,gpu=4@1TB/s+1us")
+    (placement,) = placements(system, {"a": 8})
+    model = CostModel(layout_of(placement, ["a"]), load_library("ring"), 1)
+    assert model.seconds(flat_program(Goal.ALL_REDUCE, 2)) == pytest.approx(50e-6, rel=1e-3)
+
+
+def test_long_rings_are_refused() -> None:
+    system = System("long", (Level("x", 4096, Link(1e9, fabric=Fabric.RING)),))
+    with pytest.raises(TooLargeError, match="a ring of 4,096 children is too long"):
+        plan(system, {"a": 4096}, [Reduction(("a",), 1)])
 
 
 # -- the paper --

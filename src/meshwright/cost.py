@@ -8,10 +8,10 @@ follow each other.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 
-from meshwright.errors import SpecError
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.hierarchy import Hierarchy, hierarchy_of
 from meshwright.placement import Placement
 from meshwright.profiles import Library
@@ -20,6 +20,9 @@ from meshwright.radix import digits_of, number_of
 from meshwright.symbolic import State, run_symbolically, scattered
 from meshwright.system import Fabric, Link, System
 from meshwright.traffic import Phase, Shape, phases
+
+MAX_RING = 2048
+"""Longer rings of children are not routed."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
 class Load:
     """What one phase puts on the links of one level.
 
-    groups: how many groups share the busiest port; bytes: what they put on it; limit: what sets the time: the `port`,
-    the `bus`, the `links` of a ring, or one `device`.
+    groups: how many groups share the busiest port (or the bus); bytes: what they put on it; limit: what sets the
+    time: the `port`, the `bus`, the `links` of a ring, or one `device`.
     """
 
     level: str
@@ -150,7 +153,7 @@ class CostModel:
     def seconds(self, program: Program, goal: Goal = Goal.ALL_REDUCE) -> float:
         """The time of a valid program."""
         states = run_symbolically(program, len(self.layout.levels), goal)
-        return sum(self(state, step) for state, step in zip(states, program.steps, strict=False))
+        return sum((self(state, step) for state, step in zip(states, program.steps, strict=False)), 0.0)
 
     def bound(self, goal: Goal = Goal.ALL_REDUCE) -> float:
         """No algorithm can be faster."""
@@ -234,7 +237,8 @@ class CostModel:
                 device = held * (phase.device_inner[k] if alone else phase.device[k])
                 if device / link.per_device / efficiency > seconds:
                     amount, limit, seconds = device, "device", device / link.per_device / efficiency
-            loads.append(Load(level.name, at_port[k] / held, amount, seconds, limit))
+            sharing = at_instance[k] if limit == "bus" else at_port[k]
+            loads.append(Load(level.name, sharing / held, amount, seconds, limit))
         return PhaseCost(tuple(loads), latency)
 
     def _load(
@@ -307,7 +311,10 @@ def _heaviest(layout: Layout, grouping: Grouping, level: int, kinds: dict[int, f
 def _busiest_link(phase: Phase, k: int, column: tuple[tuple[int, bool], ...]) -> float:
     """The most that any link between neighbours carries, for one group in each place, going the shorter way round."""
     count = prod(factor for factor, _ in column)
-    forward, backward = [0.0] * count, [0.0] * count
+    if count > MAX_RING:
+        raise TooLargeError(f"a ring of {count:,} children is too long to route; at most {MAX_RING:,} can be")
+    # Where traffic begins and stops to flow, for two turns: summed up, what each link carries.
+    forward, backward = [0.0] * (2 * count + 1), [0.0] * (2 * count + 1)
     inside = [factor for factor, reduced in column if reduced]
     outside = [factor for factor, reduced in column if not reduced]
 
@@ -321,12 +328,16 @@ def _busiest_link(phase: Phase, k: int, column: tuple[tuple[int, bool], ...]) ->
             a, b = position(child, other), position(target, other)
             ahead = (b - a) % count
             if ahead <= count - ahead:
-                for step in range(ahead):
-                    forward[(a + step) % count] += amount
+                forward[a] += amount
+                forward[a + ahead] -= amount
             else:
-                for step in range(count - ahead):
-                    backward[(a - step) % count] += amount
-    return max(*forward, *backward)
+                backward[b] += amount
+                backward[b + count - ahead] -= amount
+    loads = []
+    for changes in (forward, backward):
+        turns = list(accumulate(changes))
+        loads += [turns[k] + turns[k + count] for k in range(count)]
+    return max(loads)
 
 
 def check_links(system: System) -> None:
@@ -352,13 +363,18 @@ def bound(layout: Layout, goal: Goal, payload: int) -> float:
     for level, radix in enumerate(layout.radices):
         spanned *= radix
         # What a reducing switch adds up need not be sent twice, neither there nor on the way to it.
-        reducing = reducing or layout.system.levels[level].link.reduces
+        reducing = reducing or (radix > 1 and layout.system.levels[level].link.reduces)
         if spanned == 1 or layout.system.levels[level].count == 1:
             continue
         most, average = _least_shares(goal, spanned, reducing)
         one, all_children = _capacities(layout.system, level)
-        need = layout.beside[level] * payload
-        seconds = max(seconds, need * most / one, layout.system.counts[level] * need * average / all_children)
+        count, link = layout.system.counts[level], layout.system.levels[level].link
+        groups = layout.beside[level]
+        together = count * groups * average
+        if link.fabric is Fabric.BUS and not link.bypass and spanned > radix:
+            # What comes in from outside crosses the bus as well.
+            together += count // radix * groups * _least_shares(goal, spanned // radix, reducing)[1]
+        seconds = max(seconds, groups * payload * most / one, together * payload / all_children)
     return seconds
 
 
@@ -384,5 +400,10 @@ def _capacities(system: System, level: int) -> tuple[float, float]:
     outer = [k for k in range(level) if system.counts[k] > 1]  # a single child needs no fabric
     if _inner_only(link) and outer:
         around, _ = _capacities(system, outer[-1])
-        return one + around, together + around
+        outer_link = system.levels[outer[-1]].link
+        alone = around
+        if outer_link.per_device is not None:
+            below = prod(system.counts[level + 1 :])
+            alone = min(around, below * outer_link.per_device * (2 if outer_link.fabric is Fabric.RING else 1))
+        return one + alone, together + around
     return one, together

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from meshwright.cost import CostModel, StepCost
-from meshwright.plan import Plan, PlannedReduction, flat_program, ratio
+from meshwright.plan import FLAT, Plan, PlannedReduction, flat_program, ratio
 from meshwright.units import format_bytes, format_seconds
 
 
@@ -17,13 +17,27 @@ def why(plan: Plan) -> list[str]:
     total = plan.seconds
     main = max(plan.reductions, key=lambda r: r.seconds * r.reduction.count)
     share = ratio(main.seconds * main.reduction.count, total)
-    gap = ratio(total, plan.bound_seconds)
     return [
         f"placement: {', '.join(sits)}",
         f"{share:.0%} of the time goes to {'+'.join(main.reduction.axes)}: {why_program(plan, main)}",
-        f"predicted {format_seconds(total)}, {_compared(plan.speedup)} on this placement, {gap:.2f}x the bound"
-        + (": nothing is left to win" if gap < 1.005 else ": the rest is idle links between steps, or latency"),
+        f"predicted {format_seconds(total)}, {_compared(plan.speedup)} on this placement; {_gap(plan)}",
     ]
+
+
+def _gap(plan: Plan) -> str:
+    """How far the bound is, and what lies between."""
+    gap = ratio(plan.seconds, plan.bound_seconds)
+    if gap < 1.005:
+        return "it reaches the bound, so nothing is left to win"
+    costs = [(r, cost) for r in plan.reductions for cost in step_costs(plan, r)[1]]
+    latency = sum(r.reduction.count * phase.latency for r, cost in costs for phase in cost.phases)
+    if latency > 0.5 * (plan.seconds - plan.bound_seconds):
+        rest = "the rest is mostly latency, which the bound leaves out"
+    elif any(len(r.program.steps) > 1 for r in plan.reductions):
+        rest = "in between, links of one level wait for those of another"
+    else:
+        rest = "the library's algorithms move more than they must"
+    return f"{gap:.3g}x the bound: {rest}"
 
 
 def _compared(speedup: float) -> str:
@@ -40,13 +54,18 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     costs = model.steps(planned.program, goal)
     worst = max((phase for cost in costs for phase in cost.phases), key=lambda phase: phase.seconds)
     link = worst.bottleneck.level
+    name = str(FLAT[goal])
     if planned.program != flat_program(goal, levels):
         gain = ratio(planned.default_seconds, planned.seconds)
-        return (
-            f"{len(planned.program.steps)} steps are {gain:.2f}x faster than one {flat_name(goal)}, "
-            f"which loads {link} more"
-        )
-    name = flat_name(goal)
+        several = f"{len(planned.program.steps)} steps"
+        if gain < 1.005:
+            return f"{several} take as long as one {name}"
+        (flat,) = model.steps(flat_program(goal, levels), goal)
+        slow = max(flat.phases, key=lambda phase: phase.seconds).bottleneck.level
+        before, after = _load([flat], slow), _load(costs, slow)
+        if after < before:
+            return f"{several} are {gain:.2f}x faster than one {name}: they load {slow} {before / after:.2f}x less"
+        return f"{several} are {gain:.2f}x faster than one {name}: their messages are fewer or nearer"
     latency = sum(phase.latency for cost in costs for phase in cost.phases)
     if ratio(latency, planned.seconds) > 0.5:
         size = format_bytes(planned.reduction.bytes)
@@ -61,9 +80,9 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     return f"one {name} is best: its algorithm ({costs[0].algorithm}) already moves the least over {link}"
 
 
-def flat_name(goal: str) -> str:
-    """The collective of a goal, like AllReduce for all-reduce."""
-    return "".join(word.capitalize() for word in goal.split("-"))
+def _load(costs: list[StepCost], level: str) -> float:
+    """The seconds that a program keeps a level's links busy."""
+    return sum(load.seconds for cost in costs for phase in cost.phases for load in phase.loads if load.level == level)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """Plans: a placement, and for each reduction the program that carries it out. What engines run; a versioned file."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from meshwright.cost import CostModel, layout_of
@@ -14,11 +16,13 @@ from meshwright.placement import Placement
 from meshwright.profiles import Library, library_document, read_library_text
 from meshwright.program import Collective, Goal, Grouping, Program, Step, as_goal, parse_program
 from meshwright.semantics import check_program
-from meshwright.spec import unknown
+from meshwright.spec import MAX_COUNT, parse_count, unknown
 from meshwright.systemfile import read_system_text, system_document
 from meshwright.units import parse_bytes
 
 FORMAT, VERSION = "meshwright-plan", 1
+
+MAX_BYTES = 2**50  # more than a pebibyte for one tensor is a mistake
 
 REDUCTION_EXAMPLE = "data=2GiB, data+shard=64MiB*80 or reduce-scatter:shard=1GiB"
 
@@ -43,9 +47,11 @@ class Reduction:
         object.__setattr__(self, "goal", as_goal(self.goal))
         if not self.axes:
             raise SpecError(f"a reduction needs at least one axis, like {REDUCTION_EXAMPLE}")
-        for name, value in (("bytes", self.bytes), ("count", self.count)):
-            if type(value) is not int or value < 1:
-                raise SpecError(f"a reduction has {name}={value!r}; expected a positive whole number")
+        if not all(isinstance(axis, str) for axis in self.axes):
+            raise SpecError(f"a reduction names its axes, not {self.axes!r}")
+        for name, value, most in (("bytes", self.bytes, MAX_BYTES), ("count", self.count, MAX_COUNT)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise SpecError(f"a reduction has {name}={value!r:.40}; expected a whole number from 1 to {most:,}")
 
 
 def parse_reduction(text: str) -> Reduction:
@@ -59,12 +65,10 @@ def parse_reduction(text: str) -> Reduction:
     size, star, count = amount.partition("*")
     if not equals or not all(axis.strip() for axis in axes.split("+")):
         raise SpecError(f"{text!r} is not [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like {REDUCTION_EXAMPLE}")
-    if star and not (count.strip().isascii() and count.strip().isdecimal()):
-        raise SpecError(f"{text!r} has the count {count!r}; expected a positive whole number, like {REDUCTION_EXAMPLE}")
     return Reduction(
         tuple(axis.strip() for axis in axes.split("+")),
         parse_bytes(size),
-        int(count) if star else 1,
+        parse_count(count.strip(), text, "reductions", REDUCTION_EXAMPLE) if star else 1,
         as_goal(goal.strip()) if colon else Goal.ALL_REDUCE,
     )
 
@@ -92,20 +96,24 @@ class Plan:
     library: Library
     reductions: tuple[PlannedReduction, ...]
 
+    def __post_init__(self) -> None:
+        """Keep the reductions as a tuple."""
+        object.__setattr__(self, "reductions", tuple(self.reductions))
+
     @property
     def seconds(self) -> float:
         """The predicted time of all reductions."""
-        return sum(r.seconds * r.reduction.count for r in self.reductions)
+        return sum((r.seconds * r.reduction.count for r in self.reductions), 0.0)
 
     @property
     def default_seconds(self) -> float:
         """The predicted time with the library's own collectives on the same placement."""
-        return sum(r.default_seconds * r.reduction.count for r in self.reductions)
+        return sum((r.default_seconds * r.reduction.count for r in self.reductions), 0.0)
 
     @property
     def bound_seconds(self) -> float:
         """No algorithms can be faster on this placement."""
-        return sum(r.bound_seconds * r.reduction.count for r in self.reductions)
+        return sum((r.bound_seconds * r.reduction.count for r in self.reductions), 0.0)
 
     @property
     def speedup(self) -> float:
@@ -157,16 +165,25 @@ def flat_program(goal: Goal, levels: int) -> Program:
     """The goal as one collective over the whole group: what a library does by default."""
     if levels == 0:
         return Program(())
-    return Program((Step(_FLAT[goal], Grouping(0, levels - 1)),))
+    return Program((Step(FLAT[goal], Grouping(0, levels - 1)),))
 
 
-_FLAT = {
+FLAT = {
     Goal.ALL_REDUCE: Collective.ALL_REDUCE,
     Goal.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
     Goal.ALL_GATHER: Collective.ALL_GATHER,
     Goal.REDUCE: Collective.REDUCE,
     Goal.BROADCAST: Collective.BROADCAST,
 }
+
+
+def planned_reduction(model: CostModel, reduction: Reduction, program: Program) -> PlannedReduction:
+    """A reduction with a program, and its times under a model."""
+    goal = reduction.goal
+    flat = flat_program(goal, len(model.layout.levels))
+    return PlannedReduction(
+        reduction, program, model.seconds(program, goal), model.seconds(flat, goal), model.bound(goal)
+    )
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -178,18 +195,30 @@ def write_plan(plan: Plan, path: Path) -> None:
         "library": library_document(plan.library),
         **plan.document(),
     }
-    partial = path.with_name(path.name + ".partial")
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        target = path.resolve()
+        if target.exists() and not target.is_file():  # a device or a pipe is written to, never replaced
+            target.write_text(text, encoding="utf-8")
+            return
+        with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".plan-", delete=False) as new:
+            new.write(text)
+        Path(new.name).chmod(0o666 & ~_umask())
+        Path(new.name).replace(target)
     except OSError as error:
         raise SpecError(f"cannot write the plan file {str(path)!r}: {error}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def read_plan(path: Path) -> Plan:
     """A plan from a file; every part is checked, and every program is valid for its goal."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except FileNotFoundError:
         raise SpecError(f"there is no plan file {str(path)!r}") from None
     except json.JSONDecodeError as error:
@@ -199,6 +228,15 @@ def read_plan(path: Path) -> Plan:
     except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"cannot read the plan file {str(path)!r}: {error}") from None
     return _Reader(str(path)).plan(document)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys appear once each."""
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"the key {key!r} appears {keys.count(key)} times in one object")
+    return dict(pairs)
 
 
 class _Reader:
@@ -250,28 +288,43 @@ class _Reader:
         system = read_system_text(json.dumps(document["system"]), f"{self.source}: system")
         library = read_library_text(json.dumps(document["library"]), f"{self.source}: library")
         at = self.take(document["placement"], "placement", {"axes": list, "matrix": list})
+        if not all(isinstance(axis, str) for axis in at["axes"]):
+            raise self.fail("placement.axes", "expected names")
+        if not all(isinstance(row, list) for row in at["matrix"]):
+            raise self.fail("placement.matrix", "expected a list of rows, one per axis")
         placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
         if not document["reductions"]:
             raise self.fail("reductions", "there are none")
         reductions = tuple(
-            self.reduction(entry, f"reductions[{k}]", placement) for k, entry in enumerate(document["reductions"])
+            self.reduction(entry, f"reductions[{k}]", placement, library)
+            for k, entry in enumerate(document["reductions"])
         )
         plan = Plan(placement, library, reductions)
         for name, value in {**_times(plan), "speedup": plan.speedup}.items():
-            if not isclose(document[name], value, rel_tol=1e-9):
+            if not _near(document[name], value):
                 raise self.fail(name, f"it is {document[name]!r}, but the reductions add up to {value!r}")
         return plan
 
-    def reduction(self, entry: Any, place: str, placement: Placement) -> PlannedReduction:
+    def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
         number = (int, float)
         keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
         keys |= {"program": str, "seconds": number, "default_seconds": number, "bound_seconds": number}
         self.take(entry, place, keys)
-        for name in ("seconds", "default_seconds", "bound_seconds"):
-            if not 0 <= entry[name] < float("inf"):
-                raise self.fail(f"{place}.{name}", f"{entry[name]!r} is not a time")
         reduction = self.convert(place, lambda: Reduction(entry["axes"], entry["bytes"], entry["count"], entry["goal"]))
         hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
         program = self.convert(f"{place}.program", lambda: parse_program(entry["program"], hierarchy))
         self.convert(f"{place}.program", lambda: check_program(program, hierarchy, reduction.goal))
+        model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
+        planned = self.convert(place, lambda: planned_reduction(model, reduction, program))
+        for name, value in _times(planned).items():
+            if not _near(entry[name], value):
+                raise self.fail(
+                    f"{place}.{name}",
+                    f"it is {entry[name]!r:.40}, but this program on this system with this library takes {value!r}: "
+                    "the file was edited, or written by another version",
+                )
         return PlannedReduction(reduction, program, entry["seconds"], entry["default_seconds"], entry["bound_seconds"])
+
+
+def _near(given: float, value: float) -> bool:
+    return abs(given) < 1e300 and isclose(given, value, rel_tol=1e-9)

@@ -1,19 +1,21 @@
 """The planner: from a system, axes and reductions to ranked plans."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import insort
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from itertools import islice
+from math import prod
 
-from meshwright.cost import CostModel, Layout, check_links, layout_of
+from meshwright.cost import CostModel, Layout, bound, check_links, layout_of
 from meshwright.errors import PlacementError, SpecError, TooLargeError
 from meshwright.placement import Matrix, Placement, check_fit, count_placements, placements
-from meshwright.plan import Plan, PlannedReduction, Reduction, flat_program
+from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
 from meshwright.profiles import Library, load_library
 from meshwright.program import Collective, as_collectives
 from meshwright.spec import unknown
 from meshwright.synthesis import MAX_STEPS, program_graph
-from meshwright.system import System
+from meshwright.system import Fabric, System
 
 MAX_PLACEMENTS = 3_000_000
 """More placements than this are not searched."""
@@ -58,8 +60,11 @@ def plan(
     """
     if not reductions:
         raise SpecError("there is nothing to plan: at least one reduction is needed")
-    if top < 1:
-        raise SpecError(f"at least one candidate must be asked for, not {top}")
+    if type(top) is not int or top < 1:
+        raise SpecError(f"at least one candidate must be asked for, not {top!r}")
+    for reduction in reductions:
+        if not isinstance(reduction, Reduction):
+            raise SpecError(f"expected a Reduction, not {reduction!r}; parse_reduction makes one from text")
     check_links(system)
     check_fit(system, axes)
     for reduction in reductions:
@@ -93,7 +98,9 @@ class _Search:
     ) -> None:
         self.system, self.library, self.reductions = system, library, reductions
         self.max_steps, self.collectives = max_steps, collectives
-        self.found: dict[tuple[int, Layout], PlannedReduction] = {}
+        self.bounds: dict[tuple[int, tuple[int, ...]], float] = {}
+        self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
+        self.found: dict[tuple[int, Matrix | tuple[int, ...]], PlannedReduction] = {}
 
     def best_placements(self, axes: Mapping[str, int], top: int) -> Ranking:
         """Placements in the order of their bounds, until none can be among the best any more."""
@@ -103,11 +110,13 @@ class _Search:
                 f"there are {total:,} placements, more than the {MAX_PLACEMENTS:,} that can be searched; give a "
                 "placement, or merge axes that are always reduced over together"
             )
-        bounds = [self._bounds(axes, number) for number in range(len(self.reductions))]
-        heap = [
-            (sum(bound(placement.matrix) for bound in bounds), number, placement)
-            for number, placement in enumerate(placements(self.system, axes))
-        ]
+        names = tuple(axes)
+        rows = [[names.index(axis) for axis in reduction.axes] for reduction in self.reductions]
+        heap = []
+        for number, placement in enumerate(placements(self.system, axes)):
+            matrix = placement.matrix
+            least = sum([self._bound(k, _radices(matrix, chosen)) for k, chosen in enumerate(rows)])
+            heap.append((least, number, placement))
         heapify(heap)
         best: list[tuple[float, int, Plan]] = []
         evaluated = 0
@@ -115,34 +124,28 @@ class _Search:
             _, number, placement = heappop(heap)
             candidate = self.plan(placement)
             evaluated += 1
-            best = sorted([*best, (candidate.seconds, number, candidate)], key=lambda entry: entry[:2])[:top]
+            insort(best, (candidate.seconds, number, candidate), key=lambda entry: entry[:2])
+            del best[top:]
         return Ranking(tuple(candidate for _, _, candidate in best), total, evaluated)
 
-    def _bounds(self, axes: Mapping[str, int], number: int) -> Callable[[Matrix], float]:
-        """The bound of one reduction for a matrix; it depends on the rows of its axes only."""
-        reduction = self.reductions[number]
-        names = tuple(axes)
-        rows = [names.index(axis) for axis in reduction.axes]
-        known: dict[tuple[tuple[int, ...], ...], float] = {}
-
-        def bound(matrix: Matrix) -> float:
-            key = tuple(matrix[row] for row in rows)
-            if key not in known:
-                layout = layout_of(Placement(self.system, names, matrix), reduction.axes)
-                model = CostModel(layout, self.library, reduction.bytes)
-                known[key] = model.bound(reduction.goal) * reduction.count
-            return known[key]
-
-        return bound
+    def _bound(self, number: int, radices: tuple[int, ...]) -> float:
+        """The bound of one reduction, times its count; it depends on the radices only."""
+        if (number, radices) not in self.bounds:
+            reduction = self.reductions[number]
+            layout = Layout(self.system, radices, ((),) * len(radices))
+            self.bounds[number, radices] = bound(layout, reduction.goal, reduction.bytes) * reduction.count
+        return self.bounds[number, radices]
 
     def plan(self, placement: Placement) -> Plan:
         """The best program for each reduction on a placement."""
         planned = []
         for number, reduction in enumerate(self.reductions):
-            layout = layout_of(placement, reduction.axes)
-            if (number, layout) not in self.found:
-                self.found[number, layout] = self._ranked(layout, reduction, 1)[0]
-            planned.append(self.found[number, layout])
+            # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
+            matrix = placement.matrix
+            key = number, matrix if self.rings else _radices(matrix, placement.rows(reduction.axes))
+            if key not in self.found:
+                self.found[key] = self._ranked(layout_of(placement, reduction.axes), reduction, 1)[0]
+            planned.append(self.found[key])
         return Plan(placement, self.library, tuple(planned))
 
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
@@ -155,12 +158,7 @@ class _Search:
         model = CostModel(layout, self.library, reduction.bytes)
         levels, goal = len(layout.levels), reduction.goal
         graph = program_graph(levels, goal, self.max_steps, self.collectives)
-        default = model.seconds(flat_program(goal, levels), goal)
-        bound = model.bound(goal)
-        found = [
-            PlannedReduction(reduction, program, seconds, default, bound)
-            for seconds, program in islice(graph.ranked(model), top)
-        ]
+        found = [planned_reduction(model, reduction, program) for _, program in islice(graph.ranked(model), top)]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"
             raise SpecError(
@@ -168,3 +166,10 @@ class _Search:
                 f"the collectives that are allowed ({allowed})"
             )
         return found
+
+
+def _radices(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
+    """Per level, the product of the chosen rows: the fastest way is most of the time of a large search."""
+    if len(rows) == 1:
+        return matrix[rows[0]]
+    return tuple(map(prod, zip(*[matrix[row] for row in rows], strict=True)))

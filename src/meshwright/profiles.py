@@ -66,19 +66,23 @@ def library_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
-@cache
 def load_library(spec: str) -> Library:
     """A built-in library by its name, or one from the path of a YAML file.
 
     >>> load_library("gloo").rule(Collective.BROADCAST, 2**20).algorithms
     ('binomial',)
     """
-    if spec.endswith((".yaml", ".yml")):
+    if spec.lower().endswith((".yaml", ".yml")):
         return read_library_text(read_text(Path(spec), "library"), spec)
     if spec not in library_names():
         raise SpecError(f"{unknown('library', spec, library_names())}; or give the path of a .yaml file")
-    path = files("meshwright").joinpath("libraries", f"{spec}.yaml")
-    return read_library_text(path.read_text(encoding="utf-8"), f"{spec}.yaml")
+    return _built_in(spec)
+
+
+@cache
+def _built_in(name: str) -> Library:
+    path = files("meshwright").joinpath("libraries", f"{name}.yaml")
+    return read_library_text(path.read_text(encoding="utf-8"), f"{name}.yaml")
 
 
 def read_library_text(text: str, source: str) -> Library:
@@ -133,8 +137,8 @@ def _parse_efficiency(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= 1:
-        raise SpecError(f"the efficiency must be above 0 and at most 1, not {text!r}")
+    if not 0.001 <= value <= 1:
+        raise SpecError(f"the efficiency must be at least 0.001 and at most 1, not {text!r}")
     return value
 
 

@@ -29,7 +29,7 @@ class Link:
     bandwidth: of one child's port into the fabric, full duplex, per direction; for a `ring` of one link to a
         neighbour, for a `bus` of the whole bus.
     latency: seconds to start one message.
-    per_device: the most that one device alone can push through the port.
+    per_device: the most that one device alone can push through the port; on a `ring`, over one link.
     fabric: `switch`, `ring` (neighbour links only) or `bus` (one bandwidth for all children).
     bypass: traffic that leaves the level does not use these ports; on a `ring` it never does.
     reduces: the switch adds up what passes through it.

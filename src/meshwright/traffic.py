@@ -27,7 +27,7 @@ class Phase:
     port: through the busiest child's port, in its busier direction: all traffic that enters or leaves the child.
     inner: the same without the traffic that enters or leaves the parent.
     shared: between the children of one instance, all together.
-    outer: into and out of one instance, all together.
+    outer: what `shared` grows by with the traffic into and out of an instance.
     device: through the port by the busiest single device.
     device_inner: the same without the traffic that enters or leaves the parent.
     pairs: for a level, who sends how much to whom among the children of one instance, as (child, child, amount).
@@ -44,6 +44,7 @@ class Phase:
     messages: tuple[float, ...]
 
 
+@cache
 def phases(algorithm: str, collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...] | None:
     """The phases of an algorithm, or None where it cannot do this collective in a group of this shape.
 
@@ -52,11 +53,6 @@ def phases(algorithm: str, collective: Collective, shape: Shape, rotates: bool) 
     >>> [phase.port for phase in phases("ring", Collective.ALL_REDUCE, (4, 16), rotates=False)]
     [(1.96875, 1.96875)]
     """
-    return _phases(algorithm, collective, shape, rotates)
-
-
-@cache
-def _phases(algorithm: str, collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...] | None:
     return ALGORITHMS[algorithm](collective, shape, rotates)
 
 
@@ -72,6 +68,15 @@ def inside(shape: Shape) -> tuple[int, ...]:
 def _hops(shape: Shape) -> tuple[float, ...]:
     """How often the path through all members in rank order crosses from child to child, per level."""
     return tuple(float(prod(shape[:level]) * (fan - 1)) for level, fan in enumerate(shape))
+
+
+def _cycle(shape: Shape) -> tuple[float, ...]:
+    """The hops of the slowest chunk on its way round a ring: all edges but one of the innermost."""
+    hops = list(_hops(shape))
+    innermost = max(level for level, fan in enumerate(shape) if fan > 1)
+    hops[0] += 1
+    hops[innermost] -= 1
+    return tuple(hops)
 
 
 def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...]:
@@ -108,7 +113,7 @@ def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, .
             device=tuple(edge * a for a in alone),
             device_inner=tuple(edge * s * a for s, a in zip(stay, alone, strict=True)),
             pairs=pairs,
-            messages=tuple(rounds * hops for hops in _hops(shape)),
+            messages=tuple(rounds * hops for hops in (_cycle(shape) if closed else _hops(shape))),
         ),
     )
 
@@ -329,7 +334,9 @@ def _explicit(shape: Shape, edges: list[tuple[int, int]], amount: float) -> Phas
                 max(_most(source[leaves] // b), _most(target[leaves] // b)),
                 max(_most(source[internal] // b), _most(target[internal] // b)),
                 _most(source[internal] // w),
-                _most(np.concatenate([source[external], target[external]]) // w),
+                # Of the instance where it is most, beyond what stays inside the busiest: the two may differ.
+                _most(np.concatenate([source[internal], source[external], target[external]]) // w)
+                - _most(source[internal] // w),
                 max(_most(source[leaves]), _most(target[leaves])),
                 max(_most(source[internal]), _most(target[internal])),
             )
@@ -370,8 +377,14 @@ def binomial_stages(size: int) -> list[list[tuple[int, int]]]:
     return [stage for stage in stages if stage]
 
 
+MOST_LISTED = 2**12
+"""Algorithms whose edges are listed one by one are not used in larger groups."""
+
+
 def _binomial(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, ...] | None:
     """A binomial tree, one stage after the other, nothing pipelined."""
+    if prod(shape) > MOST_LISTED:
+        return None
     stages = binomial_stages(prod(shape))
     if collective is Collective.BROADCAST:
         return tuple(_explicit(shape, stage, 1.0) for stage in stages)
@@ -382,9 +395,9 @@ def _binomial(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Pha
 
 def _ring_gather(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...] | None:
     """A reduction to the root as a ring ReduceScatter, then everyone sends its part to the root."""
-    if collective is not Collective.REDUCE:
-        return None
     size = prod(shape)
+    if collective is not Collective.REDUCE or size > MOST_LISTED:
+        return None
     gather = _explicit(shape, [(member, 0) for member in range(1, size)], 1 / size)
     return (*_ring(Collective.REDUCE_SCATTER, shape, rotates), gather)
 

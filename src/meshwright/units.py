@@ -103,6 +103,18 @@ def format_bytes(value: int) -> str:
     return f"{value}B"
 
 
+def format_amount(value: float) -> str:
+    """An amount of data for people, to four digits.
+
+    >>> format_amount(2**31), format_amount(1.5), format_amount(0.9375 * 2**20)
+    ('2GiB', '1.5B', '960KiB')
+    """
+    for prefix, factor in reversed(_BINARY.items()):
+        if value >= factor:
+            return f"{value / factor:.4g}{prefix}B"
+    return f"{value:.4g}B"
+
+
 def format_bandwidth(value: float) -> str:
     """A bandwidth for people, to four digits.
 

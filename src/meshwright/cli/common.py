@@ -67,7 +67,7 @@ def read_hierarchy(spec: str) -> Hierarchy:
 
 def print_json(document: Any) -> None:
     """Write the one JSON document of a command."""
-    json.dump(document, sys.stdout)
+    json.dump(document, sys.stdout, allow_nan=False)
     sys.stdout.write("\n")
 
 
@@ -77,14 +77,14 @@ def say(message: str) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Write a table for people: as wide as it needs to be when stdout is not a terminal."""
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    console.print(table)
+    """Write a table for people; nothing is cut off, so it may be wider than the terminal."""
+    console = Console(width=10_000)
+    console.print(table, width=max(console.measure(table).maximum, 1))
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
     """An empty table in the house style."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     return table

@@ -9,7 +9,7 @@ from meshwright.cli.common import json_option, new_table, print_json, print_tabl
 from meshwright.explain import step_costs, what_would_help, why
 from meshwright.plan import Plan, PlannedReduction, read_plan
 from meshwright.program import step_text
-from meshwright.units import format_bandwidth, format_bytes, format_seconds
+from meshwright.units import format_amount, format_bandwidth, format_bytes, format_seconds
 
 
 @click.command()
@@ -81,26 +81,23 @@ def _print(plan: Plan, planned: PlannedReduction) -> None:
     )
     model, costs = step_costs(plan, planned)
     links = {level.name: level.link for level in plan.placement.system.levels}
-    table = new_table("step", "algorithm", "level", "groups per port", "load", "at", "limit", "time", "")
     for number, (step, cost) in enumerate(zip(planned.program.steps, costs, strict=True), 1):
-        name = f"{number}. {step_text(step, model.layout.hierarchy.names)}"
-        for k, phase in enumerate(cost.phases):
-            what = cost.algorithm if len(cost.phases) == 1 else f"{cost.algorithm} {k + 1}/{len(cost.phases)}"
+        name = step_text(step, model.layout.hierarchy.names)
+        held = format_amount(cost.held)
+        click.echo(f"\n  {number}. {name}: {format_seconds(cost.seconds)}, {cost.algorithm}, {held} held")
+        table = new_table("    level", "groups", "load", "limit", "time", "")
+        for k, phase in enumerate(cost.phases, 1):
+            if len(cost.phases) > 1:
+                table.add_row(f"   phase {k} of {len(cost.phases)}", "", "", "", "", "")
+            slowest = max(load.seconds for load in phase.loads)
             for load in phase.loads:
                 link = links[load.level]
                 rate = link.per_device if load.limit == "device" else link.bandwidth
-                table.add_row(
-                    name,
-                    what,
-                    load.level,
-                    f"{load.groups:g}",
-                    format_bytes(round(load.bytes)),
-                    format_bandwidth(rate or 0),
-                    load.limit,
-                    format_seconds(load.seconds),
-                    "<- bottleneck" if load == phase.bottleneck else "",
-                )
-                name = what = ""
+                mark = "* bottleneck" if load.seconds == slowest > phase.latency else ""
+                limit = f"{load.limit} {format_bandwidth(rate or 0)}"
+                amounts = (f"{load.groups:g}", format_amount(load.bytes), limit, format_seconds(load.seconds))
+                table.add_row(f"    {load.level}", *amounts, mark)
             if phase.latency:
-                table.add_row("", "", "latency", "", "", "", "", format_seconds(phase.latency), "")
-    print_table(table)
+                mark = "* bottleneck" if phase.latency >= slowest else ""
+                table.add_row("    latency", "", "", "", format_seconds(phase.latency), mark)
+        print_table(table)

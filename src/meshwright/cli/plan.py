@@ -18,7 +18,7 @@ from meshwright.cli.common import (
 from meshwright.errors import SpecError
 from meshwright.explain import why
 from meshwright.placement import Placement, parse_axes
-from meshwright.plan import Plan, PlannedReduction, parse_reduction, write_plan
+from meshwright.plan import Plan, PlannedReduction, parse_reduction, ratio, write_plan
 from meshwright.planner import DEFAULT_LIBRARY, Ranking
 from meshwright.planner import plan as make_plan
 from meshwright.profiles import library_names
@@ -37,7 +37,7 @@ from meshwright.units import format_bytes, format_seconds
     required=True,
     metavar="AXES=BYTES",
     help="A reduction, [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like data=2GiB or data+shard=64MiB*80; BYTES is the size of "
-    "the tensor that each device holds. May be given several times.",
+    "the whole tensor: what each device holds before an all-reduce. May be given several times.",
 )
 @click.option("--placement", "matrix", metavar="MATRIX", help='Only this placement, like "[[4,1],[1,16]]".')
 @click.option(
@@ -100,7 +100,7 @@ def _placement(text: str, system: System, axes: tuple[str, ...]) -> Placement:
     example = 'a list of rows, one per axis, like "[[4,1],[1,16]]"'
     try:
         matrix = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SpecError(f"the placement {text!r} cannot be read; expected {example}") from None
     if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
         raise SpecError(f"the placement {text!r} is not {example}")
@@ -112,7 +112,7 @@ def _print(ranking: Ranking, by_program: bool) -> None:
     several = len(best.reductions) > 1
     columns = ["", "program" if by_program else "placement", "time", "default", "speedup", "over bound"]
     names = ["+".join(r.reduction.axes) for r in best.reductions] if several else []
-    table = new_table(*columns, *(f"{name} time" for name in names))
+    table = new_table(*columns, *(f"{name} share" for name in names))
     for number, candidate in enumerate(ranking.candidates, 1):
         first = candidate.reductions[0]
         what = (
@@ -120,17 +120,14 @@ def _print(ranking: Ranking, by_program: bool) -> None:
             if by_program
             else str([list(row) for row in candidate.placement.matrix])
         )
-        shares = [
-            f"{r.seconds * r.reduction.count / candidate.seconds if candidate.seconds else 0:.0%}"
-            for r in candidate.reductions
-        ]
+        shares = [f"{ratio(r.seconds * r.reduction.count, candidate.seconds):.0%}" for r in candidate.reductions]
         table.add_row(
             str(number),
             what,
             format_seconds(candidate.seconds),
             format_seconds(candidate.default_seconds),
             f"{candidate.speedup:.2f}x",
-            f"{candidate.seconds / candidate.bound_seconds if candidate.bound_seconds else 1:.2f}x",
+            f"{ratio(candidate.seconds, candidate.bound_seconds):.2f}x",
             *(shares if several else []),
         )
     print_table(table)
@@ -159,7 +156,9 @@ def _print_program(plan: Plan, planned: PlannedReduction) -> None:
             inner = device_groups(step.grouping, hierarchy.radices)
             ranks = [tuple(groups[0][k] for k in group) for group in inner[:2]]
             shown = "  ".join(_ranks(group) for group in ranks)
-            click.echo(f"     {len(groups) * len(inner)} groups of {len(inner[0])}: {shown}  …")
+            many = len(groups) * len(inner)
+            more = "  …" if many > len(ranks) else ""
+            click.echo(f"     {many} group{'s' if many > 1 else ''} of {len(inner[0])}: {shown}{more}")
 
 
 def _ranks(group: tuple[int, ...]) -> str:
