@@ -9,12 +9,16 @@ from meshwright import (
     Collective,
     Fabric,
     Goal,
+    InvalidProgramError,
     Level,
     Link,
     Placement,
     Program,
     Step,
     System,
+    load_library,
+    parse_program,
+    parse_system,
     placements,
     program_graph,
 )
@@ -96,6 +100,14 @@ def usable(layout: Layout, step: Step, wanted: str) -> str:
     fans = [layout.radices[level] for level in span]
     reduces = layout.system.levels[span[0]].link.reduces
     return wanted if applicable(wanted, step.collective, fans, reduces) else "ring"
+
+
+def test_an_invalid_program_has_no_time() -> None:
+    (placement,) = placements(parse_system("node=2@1GB/s,gpu=2@1GB/s"), {"a": 4})
+    model = CostModel(layout_of(placement, ["a"]), load_library("ring"), 1)
+    program = parse_program("AllReduce inside node; AllReduce inside node", model.layout.hierarchy)
+    with pytest.raises(InvalidProgramError, match="step 2 is not allowed"):
+        model.seconds(program)
 
 
 KINDS = {

@@ -33,7 +33,7 @@ def _gap(plan: Plan) -> str:
     latency = sum(r.reduction.count * phase.latency for r, cost in costs for phase in cost.phases)
     if latency > 0.5 * (plan.seconds - plan.bound_seconds):
         rest = "the rest is mostly latency, which the bound leaves out"
-    elif any(len(r.program.steps) > 1 for r in plan.reductions):
+    elif len(costs) > len(plan.reductions) or any(len(cost.phases) > 1 for _, cost in costs):
         rest = "in between, links of one level wait for those of another"
     else:
         rest = "the library's algorithms move more than they must"
@@ -77,7 +77,7 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
         parent = model.layout.system.levels[spanned - 1].name if spanned > 0 else None
         where = f"inside one {parent}" if parent else f"only across {link}"
         return f"one {name} is best: its groups lie {where}"
-    return f"one {name} is best: its algorithm ({costs[0].algorithm}) already moves the least over {link}"
+    return f"one {name} is best: with what this library does ({costs[0].algorithm}), no sequence of steps is faster"
 
 
 def _load(costs: list[StepCost], level: str) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from functools import cache, lru_cache
 from itertools import product
 
+from meshwright.errors import InvalidProgramError
 from meshwright.program import Collective, Goal, Grouping, Program, Step, groupings
 
 NOTHING = -1
@@ -173,8 +174,11 @@ def _steps(levels: int) -> dict[tuple[Collective, Grouping], Step]:
 def run_symbolically(program: Program, levels: int, goal: Goal) -> list[State]:
     """The start of a valid program and the state after each of its steps."""
     states = [start_state(goal, levels)]
-    for step in program.steps:
-        states.append(_successor_map(states[-1], levels)[step])
+    for number, step in enumerate(program.steps, 1):
+        after = _successor_map(states[-1], levels).get(step)
+        if after is None:
+            raise InvalidProgramError("allowed", f"step {number} is not allowed: check_program says why", number)
+        states.append(after)
     return states
 
 

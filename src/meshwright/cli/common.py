@@ -71,6 +71,14 @@ def print_json(document: Any) -> None:
     sys.stdout.write("\n")
 
 
+def print_count(count: int | None, as_json: bool) -> None:
+    """Write a number that was asked for."""
+    if as_json:
+        print_json({"count": count})
+    else:
+        click.echo(count)
+
+
 def say(message: str) -> None:
     """Tell the person something that is not the result."""
     click.echo(message, err=True)

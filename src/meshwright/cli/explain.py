@@ -91,6 +91,8 @@ def _print(plan: Plan, planned: PlannedReduction) -> None:
                 table.add_row(f"   phase {k} of {len(cost.phases)}", "", "", "", "", "")
             slowest = max(load.seconds for load in phase.loads)
             for load in phase.loads:
+                if not load.bytes:
+                    continue
                 link = links[load.level]
                 rate = link.per_device if load.limit == "device" else link.bandwidth
                 mark = "* bottleneck" if load.seconds == slowest > phase.latency else ""

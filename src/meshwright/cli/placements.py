@@ -4,7 +4,7 @@ from itertools import islice
 
 import click
 
-from meshwright.cli.common import axes_option, json_option, print_json, say, system_option
+from meshwright.cli.common import axes_option, json_option, print_count, print_json, say, system_option
 from meshwright.errors import TooLargeError
 from meshwright.placement import count_placements, parse_axes
 from meshwright.placement import placements as all_placements
@@ -30,10 +30,7 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
         raise click.UsageError("--count and --first exclude each other")
     count = _count(system, axes, first)
     if count_only:
-        if as_json:
-            print_json({"count": count})
-        else:
-            click.echo(count)
+        print_count(count, as_json)
         return
     shown = count if first is None else first if count is None else min(first, count)
     if shown is None or shown > LIST_LIMIT:

@@ -9,6 +9,7 @@ from meshwright.cli.common import (
     hierarchy_option,
     json_option,
     max_steps_option,
+    print_count,
     print_json,
     read_hierarchy,
 )
@@ -31,10 +32,7 @@ def programs(hierarchy_spec: str, max_steps: int, goal: str, count_only: bool, a
     graph = program_graph(len(hierarchy.radices), Goal(goal), max_steps)
     count = graph.count()
     if count_only:
-        if as_json:
-            print_json({"count": count})
-        else:
-            click.echo(count)
+        print_count(count, as_json)
         return
     if count > LIST_LIMIT:
         raise TooLargeError(
