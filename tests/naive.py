@@ -182,14 +182,18 @@ class Naive:
         up: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
         alone: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
         bus: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
-        meet = self.meet(*groups[0][0][:2])
+        meet = min(self.meet(groups[0][0][0], other) for other in groups[0][0][1:])
         for members, held in groups:
-            for m in members:
-                for level in self.carrying(meet):
+            for level in self.carrying(meet):
+                children: dict[tuple[int, ...], list[int]] = defaultdict(list)
+                for m in members:
+                    children[self.digits[m][: level + 1]].append(m)
+                for child, inside in children.items():
                     if self.system.levels[level].link.fabric is Fabric.BUS:
-                        bus[level, self.digits[m][:level]] += 2 * held
-                    up[level, self.digits[m][: level + 1]] += held
-                    alone[level, m] += held
+                        bus[level, child[:-1]] += 2 * held
+                    up[level, child] += held
+                    for m in inside:
+                        alone[level, m] += held / len(inside)
         seconds = 0.0
         for (level, _), load in up.items():
             link = self.system.levels[level].link
@@ -201,7 +205,8 @@ class Naive:
             limit = self.system.levels[level].link.per_device
             if limit is not None:
                 seconds = max(seconds, float(load) / limit)
-        return seconds + 2 * self.system.levels[meet].link.latency
+        spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in groups[0][0]}) > 1]
+        return seconds + 2 * sum(self.system.levels[k].link.latency for k in spanned)
 
     def carrying(self, meet: int) -> list[int]:
         """The levels whose links carry traffic between devices that part at a level."""
@@ -273,7 +278,7 @@ def applicable(algorithm: str, collective: Collective, fans: list[int], reduces:
         "recursive": not rooted and powers,
         "doubling": collective is Collective.ALL_REDUCE and powers,
         "tree": collective is Collective.ALL_REDUCE,
-        "switch": collective is Collective.ALL_REDUCE and len(fans) == 1 and reduces,
+        "switch": collective is Collective.ALL_REDUCE and reduces,
         "binomial": rooted,
         "ring-gather": collective is Collective.REDUCE,
     }[algorithm] and prod(fans) > 1

@@ -98,7 +98,8 @@ def usable(layout: Layout, step: Step, wanted: str) -> str:
     """The wanted algorithm where it can be used, ring elsewhere."""
     span = layout.levels[step.grouping.first : step.grouping.last + 1]
     fans = [layout.radices[level] for level in span]
-    reduces = layout.system.levels[span[0]].link.reduces
+    links = [layout.system.levels[level].link for level in span]
+    reduces = all(link.reduces for link in links) and not any(link.bypass for link in links[1:])
     return wanted if applicable(wanted, step.collective, fans, reduces) else "ring"
 
 

@@ -411,8 +411,12 @@ def test_the_gloo_profile_gives_what_was_measured() -> None:
         ([(4, Link(1e12)), (4, Link(1e9, fabric=Fabric.BUS))], ((4, 4),), Goal.ALL_REDUCE, 9.0),
         # A device whose own card is its second way out.
         ([(2, Link(8e9, per_device=1e9)), (8, Link(1e9, bypass=True))], ((1, 8), (2, 1)), Goal.REDUCE, 0.5),
-        # On a ring both neighbours can be sent to.
+        # On a ring both neighbours can be sent to; what goes four children far takes up four links.
         ([(8, Link(1e9, fabric=Fabric.RING))], ((8,),), Goal.ALL_REDUCE, 0.875),
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((2,), (4,)), Goal.ALL_REDUCE, 2.0),
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((4,), (2,)), Goal.ALL_REDUCE, 1.5),
+        # Switches at both levels add up.
+        ([(4, Link(1e9, reduces=True)), (4, Link(1e9, reduces=True))], ((4, 4),), Goal.ALL_REDUCE, 1.0),
     ],
 )
 def test_bounds_by_hand(
@@ -429,6 +433,14 @@ def test_the_latency_of_a_ring_counts_its_slowest_chunk() -> None:
     (placement,) = placements(system, {"a": 8})
     model = CostModel(layout_of(placement, ["a"]), load_library("ring"), 1)
     assert model.seconds(flat_program(Goal.ALL_REDUCE, 2)) == pytest.approx(50e-6, rel=1e-3)
+
+
+def test_switches_add_up_over_several_levels() -> None:
+    reducing = Link(1e9, reduces=True)
+    for inner, seconds in ((reducing, 1.0), (replace(reducing, bypass=True), 1.875), (Link(1e9), 1.875)):
+        system = System("sharp", (Level("node", 4, reducing), Level("gpu", 4, inner)))
+        best = plan(system, {"a": 16}, [Reduction(("a",), 10**9)], library="nccl").candidates[0]
+        assert best.default_seconds == pytest.approx(seconds)
 
 
 def test_long_rings_are_refused() -> None:

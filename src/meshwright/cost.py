@@ -18,7 +18,7 @@ from meshwright.profiles import Library
 from meshwright.program import Collective, Goal, Grouping, Program, Step
 from meshwright.radix import digits_of, number_of
 from meshwright.symbolic import State, run_symbolically, scattered
-from meshwright.system import Fabric, Link, System
+from meshwright.system import Fabric, Level, Link, System
 from meshwright.traffic import Phase, Shape, phases
 
 MAX_RING = 2048
@@ -188,9 +188,17 @@ class CostModel:
         )
 
     def _phases(self, name: str, collective: Collective, shape: Shape, outermost: int) -> tuple[Phase, ...] | None:
-        if name == "switch" and not self.layout.system.levels[outermost].link.reduces:
+        if name == "switch" and not self._switches_reduce(shape, outermost):
             return None
         return phases(name, collective, shape, self.library.rotates)
+
+    def _switches_reduce(self, shape: Shape, outermost: int) -> bool:
+        """Whether the sum can be made in the switches alone, each passing on what it has added up to the next."""
+        spanned = [level.link for level, fan in zip(self._from(outermost), shape, strict=True) if fan > 1]
+        return all(link.reduces for link in spanned) and not any(link.bypass for link in spanned[1:])
+
+    def _from(self, outermost: int) -> tuple[Level, ...]:
+        return self.layout.system.levels[outermost:]
 
     def _held(self, levels: int) -> float:
         """The bytes that a device holds when it is scattered along the given levels."""
@@ -224,7 +232,7 @@ class CostModel:
     ) -> PhaseCost:
         loads = []
         latency = 0.0
-        for k, level in enumerate(self.layout.system.levels[outermost:]):
+        for k, level in enumerate(self._from(outermost)):
             link = level.link
             latency += phase.messages[k] * link.latency
             if level.count == 1:
@@ -367,7 +375,7 @@ def bound(layout: Layout, goal: Goal, payload: int) -> float:
         if spanned == 1 or layout.system.levels[level].count == 1:
             continue
         most, average = _least_shares(goal, spanned, reducing)
-        one, all_children = _capacities(layout.system, level)
+        one, all_children = _capacities(layout.system, level, _stride(layout.columns[level]))
         count, link = layout.system.counts[level], layout.system.levels[level].link
         groups = layout.beside[level]
         together = count * groups * average
@@ -387,23 +395,48 @@ def _least_shares(goal: Goal, instances: int, reducing: bool) -> tuple[float, fl
     return (1.0 if goal in (Goal.REDUCE, Goal.BROADCAST) else others), others
 
 
-def _capacities(system: System, level: int) -> tuple[float, float]:
-    """The bytes per second that one child, and all children of one instance, can send by every way out they have."""
+def _stride(column: tuple[tuple[int, bool], ...]) -> int:
+    """How far apart the nearest members of a group are on a ring: 1 where they are neighbours, or it is no ring."""
+    stride = 1
+    for factor, reduced in reversed(column):
+        if reduced:
+            return stride
+        stride *= factor
+    return 1
+
+
+def _capacities(system: System, level: int, stride: int = 1) -> tuple[float, float]:
+    """The bytes per second that one child, and all children of one instance, can send by every way out they have.
+
+    On a ring, what goes `stride` children far takes up that many links.
+    """
     own = system.levels[level]
-    link = own.link
+    below = prod(system.counts[level + 1 :])
+    port, around = _port(own, below), _around(system, level, below)
+    assert own.link.bandwidth is not None
+    if own.link.fabric is Fabric.BUS:
+        ports = own.link.bandwidth
+    else:
+        ports = own.count * min(port, _links(own) * own.link.bandwidth / stride)
+    return port + around, ports + _around(system, level, own.count * below)
+
+
+def _port(level: Level, devices: int) -> float:
+    """What some devices below one child can send through its port, or on a ring over its links to both neighbours."""
+    link = level.link
     assert link.bandwidth is not None
-    neighbours = 2 if link.fabric is Fabric.RING and own.count > 2 else 1
-    one = link.bandwidth * neighbours
-    if link.per_device is not None:
-        one = min(one, prod(system.counts[level + 1 :]) * link.per_device * neighbours)
-    together = link.bandwidth if link.fabric is Fabric.BUS else own.count * one
+    alone = float("inf") if link.per_device is None else devices * link.per_device
+    return _links(level) * min(link.bandwidth, alone)
+
+
+def _links(level: Level) -> int:
+    """Over how many links a child can send."""
+    return 2 if level.link.fabric is Fabric.RING and level.count > 2 else 1
+
+
+def _around(system: System, level: int, devices: int) -> float:
+    """What some devices can send without using the ports of their level, by those further out."""
     outer = [k for k in range(level) if system.counts[k] > 1]  # a single child needs no fabric
-    if _inner_only(link) and outer:
-        around, _ = _capacities(system, outer[-1])
-        outer_link = system.levels[outer[-1]].link
-        alone = around
-        if outer_link.per_device is not None:
-            below = prod(system.counts[level + 1 :])
-            alone = min(around, below * outer_link.per_device * (2 if outer_link.fabric is Fabric.RING else 1))
-        return one + alone, together + around
-    return one, together
+    if not _inner_only(system.levels[level].link) or not outer:
+        return 0.0
+    return _port(system.levels[outer[-1]], devices) + _around(system, outer[-1], devices)

@@ -296,25 +296,25 @@ def double_tree(size: int) -> list[tuple[int, int]]:
 
 
 def _switch(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, ...] | None:
-    """The switch adds up: every member sends its bytes up once and gets the sum back once."""
-    if collective is not Collective.ALL_REDUCE or any(fan > 1 for fan in shape[1:]):
+    """The switches add up: every child sends what its members have in sum up once, and gets the total back once."""
+    if collective is not Collective.ALL_REDUCE:
         return None
-    once = (1.0,) * len(shape)
-    inner = _one_message(shape, 0)
+    spanned = tuple(float(fan > 1) for fan in shape)
+    device = tuple(1 / members for members in inside(shape))
 
     def pairs(_level: int) -> Pairs:
         return iter(())
 
     return (
         Phase(
-            port=once,
-            inner=inner,
-            shared=tuple(2.0 * shape[0] * here for here in inner),
-            outer=tuple(2.0 * (1 - here) for here in inner),
-            device=once,
-            device_inner=inner,
+            port=(1.0,) * len(shape),
+            inner=spanned,
+            shared=tuple(2.0 * fan * here for fan, here in zip(shape, spanned, strict=True)),
+            outer=tuple(2.0 * (1 - here) for here in spanned),
+            device=device,
+            device_inner=tuple(d * here for d, here in zip(device, spanned, strict=True)),
             pairs=pairs,
-            messages=tuple(2 * here for here in inner),
+            messages=tuple(2 * here for here in spanned),
         ),
     )
 
