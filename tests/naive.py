@@ -67,7 +67,7 @@ class Naive:
         # Round a ring, the slowest chunk takes every edge but one of the cheapest kind, that between neighbours.
         cycle = path + self.latency(members[-1], members[0]) - self.latency(members[0], members[1])
         farthest = max(self.latency_if_outermost(members))
-        if algorithm == "ring":
+        if algorithm in ("ring", "two-way-ring"):
             amount, rounds = {
                 Collective.ALL_REDUCE: (2 * Fraction(size - 1, size), 2),
                 Collective.REDUCE_SCATTER: (Fraction(size - 1, size), 1),
@@ -80,6 +80,8 @@ class Naive:
             if collective is Collective.REDUCE:
                 return [([[(k + 1, k, amount) for k in range(size - 1)]], rounds * path)]
             orders = self.turned(members) if self.rotates else [list(range(size))]
+            if algorithm == "two-way-ring":
+                orders += [order[::-1] for order in orders]
             return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * cycle)]
         if algorithm == "direct":
             amount = one if collective is Collective.ALL_GATHER else Fraction(1, size)
@@ -274,6 +276,7 @@ def applicable(algorithm: str, collective: Collective, fans: list[int], reduces:
     powers = all(fan & (fan - 1) == 0 for fan in fans)
     return {
         "ring": True,
+        "two-way-ring": not rooted,
         "direct": not rooted,
         "recursive": not rooted and powers,
         "doubling": collective is Collective.ALL_REDUCE and powers,

@@ -443,6 +443,14 @@ def test_switches_add_up_over_several_levels() -> None:
         assert best.default_seconds == pytest.approx(seconds)
 
 
+def test_a_ring_that_runs_both_ways_reaches_the_bound_on_a_ring() -> None:
+    system = System("ring", (Level("x", 8, Link(1e9, fabric=Fabric.RING)),))
+    best = plan(system, {"a": 8}, [Reduction(("a",), 10**9)], library="ideal").candidates[0]
+    assert best.seconds == pytest.approx(best.bound_seconds)
+    one_way = plan(system, {"a": 8}, [Reduction(("a",), 10**9)], library="ring").candidates[0]
+    assert one_way.seconds == pytest.approx(2 * best.seconds)
+
+
 def test_long_rings_are_refused() -> None:
     system = System("long", (Level("x", 4096, Link(1e9, fabric=Fabric.RING)),))
     with pytest.raises(TooLargeError, match="a ring of 4,096 children is too long"):

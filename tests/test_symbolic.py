@@ -45,13 +45,19 @@ def test_both_engines_find_the_same_programs(radices: tuple[int, ...], goal: Goa
         ((4, 4, 4), 4),
         ((3, 4, 5), 4),
         ((2, 4, 8), 4),
-        ((2, 2, 2, 3), 3),
-        ((2, 2, 2, 2, 2), 2),
+        ((2, 2, 2, 3), 4),
+        ((2, 2, 2, 2, 2), 3),
     ],
     ids=str,
 )
 def test_both_engines_find_the_same_programs_in_larger_groups(radices: tuple[int, ...], max_steps: int) -> None:
     assert set(program_graph(len(radices), max_steps=max_steps).programs()) == exact_programs(radices, max_steps)
+
+
+@pytest.mark.parametrize("goal", [goal for goal in Goal if goal is not Goal.ALL_REDUCE])
+@pytest.mark.parametrize("radices", [(4, 4, 4), (2, 4, 8), (8, 8)], ids=str)
+def test_both_engines_agree_on_the_other_goals_in_larger_groups(radices: tuple[int, ...], goal: Goal) -> None:
+    assert set(program_graph(len(radices), goal, 4).programs()) == exact_programs(radices, 4, goal)
 
 
 def meaning(state: State, radices: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ bytes that a member holds before the step.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
@@ -116,6 +116,28 @@ def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, .
             messages=tuple(rounds * hops for hops in (_cycle(shape) if closed else _hops(shape))),
         ),
     )
+
+
+def _two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...] | None:
+    """Half of the payload round the ring each way, so that links between neighbours carry as much either way."""
+    if collective in (Collective.REDUCE, Collective.BROADCAST):
+        return None
+    (one_way,) = _ring(collective, shape, rotates)
+    edge, below = one_way.port[0], inside(shape)
+    inner, device, device_inner = one_way.inner, one_way.device, one_way.device_inner
+    if not rotates:
+        # A child passes on one half each way; of two children in an outer ring, each only to the other.
+        halves = [2, *(min(fan - 1, 2) for fan in shape[1:])]
+        inner = tuple(edge / 2 * half for half in halves)
+        device = tuple(edge if members == 1 else edge / 2 for members in below)
+        device_inner = tuple(min(d, i) for d, i in zip(device, inner, strict=True))
+
+    def pairs(level: int) -> Pairs:
+        for child, other, amount in one_way.pairs(level):
+            yield child, other, amount / 2
+            yield other, child, amount / 2
+
+    return (replace(one_way, inner=inner, device=device, device_inner=device_inner, pairs=pairs),)
 
 
 def _ends(instances: int, closed: bool) -> int:
@@ -404,6 +426,7 @@ def _ring_gather(collective: Collective, shape: Shape, rotates: bool) -> tuple[P
 
 ALGORITHMS: dict[str, Callable[[Collective, Shape, bool], tuple[Phase, ...] | None]] = {
     "ring": _ring,
+    "two-way-ring": _two_way_ring,
     "tree": _tree,
     "recursive": _recursive,
     "doubling": _doubling,
