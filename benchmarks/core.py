@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from meshwright import Hierarchy, System, count_placements, parse_system, placements, program_graph
-from meshwright.placement import (
+from meshwright.matrices import (
     _common_divisors,
     _count_rows,
     _count_tables,

@@ -22,7 +22,8 @@ from meshwright import (
     placements,
     program_graph,
 )
-from meshwright.cost import CostModel, Layout, layout_of
+from meshwright.cost import CostModel
+from meshwright.layout import Layout, layout_of
 from meshwright.profiles import Library, Rule
 from meshwright.radix import digits_of
 from meshwright.semantics import apply_step, start_state

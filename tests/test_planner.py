@@ -30,8 +30,10 @@ from meshwright import (
     read_plan,
     write_plan,
 )
-from meshwright.cost import CostModel, bound, layout_of
+from meshwright.bound import bound
+from meshwright.cost import CostModel
 from meshwright.explain import what_would_help, why
+from meshwright.layout import layout_of
 from meshwright.plan import flat_program
 from meshwright.profiles import library_names, load_library, read_library_text
 from meshwright.reproduce import axis_sizes, cases, search_costs, summary

@@ -1,79 +1,28 @@
-"""Time: how long a step and a program take, with all groups at once on the system's links; and the bound.
+"""Time: how long a step and a program take, with all groups at once on the system's links.
 
 A step runs in all groups of its grouping, in every reduction group of the system, at the same time. Groups that share
 a port add up. The time of a phase is that of the most loaded link, plus its messages' latencies; phases, and steps,
 follow each other.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 
+from meshwright.bound import bound
 from meshwright.errors import SpecError, TooLargeError
-from meshwright.hierarchy import Hierarchy, hierarchy_of
-from meshwright.placement import Placement
+from meshwright.layout import Layout, check_links, inner_only
 from meshwright.profiles import Library
 from meshwright.program import Collective, Goal, Grouping, Program, Step
 from meshwright.radix import digits_of, number_of
 from meshwright.symbolic import State, run_symbolically, scattered
-from meshwright.system import Fabric, Level, Link, System
+from meshwright.system import Fabric, Level, Link
 from meshwright.traffic import Phase, Shape, phases
 
 MAX_RING = 2048
 """Longer rings of children are not routed."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the groups of one reduction sit on a system: all that a cost depends on.
-
-    radices: per level of the system, into how many children of one instance a reduction group fans out.
-    columns: per level with a ring fabric, the column of the matrix as (factor, whether it is reduced over); else empty.
-    """
-
-    system: System
-    radices: tuple[int, ...]
-    columns: tuple[tuple[tuple[int, bool], ...], ...]
-
-    @cached_property
-    def hierarchy(self) -> Hierarchy:
-        """The reduction group's hierarchy."""
-        return hierarchy_of([level.name for level in self.system.levels], self.radices)
-
-    @cached_property
-    def levels(self) -> tuple[int, ...]:
-        """For each level of the hierarchy, which level of the system it is."""
-        return tuple(level for level, radix in enumerate(self.radices) if radix > 1)
-
-    @cached_property
-    def beside(self) -> tuple[int, ...]:
-        """Per level of the system, how many reduction groups run side by side below one child."""
-        ratios = [count // radix for count, radix in zip(self.system.counts, self.radices, strict=True)]
-        return tuple(prod(ratios[level + 1 :]) for level in range(len(ratios)))
-
-
-def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
-    """The layout of a reduction over some axes of a placement.
-
-    >>> from meshwright import parse_system
-    >>> placement = Placement(parse_system("node=4@8GB/s,gpu=16@270GB/s"), ("data", "shard"), ((2, 2), (2, 8)))
-    >>> layout_of(placement, ["data"]).radices
-    (2, 2)
-    """
-    rows = set(placement.rows(axes))
-    columns = list(zip(*placement.matrix, strict=True))
-    return Layout(
-        placement.system,
-        tuple(prod(factor for row, factor in enumerate(column) if row in rows) for column in columns),
-        tuple(
-            tuple((factor, row in rows) for row, factor in enumerate(column) if factor > 1)
-            if level.link.fabric is Fabric.RING
-            else ()
-            for level, column in zip(placement.system.levels, columns, strict=True)
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +190,7 @@ class CostModel:
             amount, limit = self._load(phase, k, outermost + k, link, at_port[k], at_instance[k])
             seconds = amount / link.bandwidth / efficiency
             if link.per_device is not None:
-                alone = _inner_only(link)
+                alone = inner_only(link)
                 device = held * (phase.device_inner[k] if alone else phase.device[k])
                 if device / link.per_device / efficiency > seconds:
                     amount, limit, seconds = device, "device", device / link.per_device / efficiency
@@ -257,11 +206,6 @@ class CostModel:
         if link.fabric is Fabric.BUS:
             return at_instance * (phase.shared[k] + (0.0 if link.bypass else phase.outer[k])), "bus"
         return at_port * (phase.inner[k] if link.bypass else phase.port[k]), "port"
-
-
-def _inner_only(link: Link) -> bool:
-    """Whether the level's links carry only traffic between its own children."""
-    return link.bypass or link.fabric is Fabric.RING
 
 
 @lru_cache(maxsize=4096)
@@ -346,97 +290,3 @@ def _busiest_link(phase: Phase, k: int, column: tuple[tuple[int, bool], ...]) ->
         turns = list(accumulate(changes))
         loads += [turns[k] + turns[k + count] for k in range(count)]
     return max(loads)
-
-
-def check_links(system: System) -> None:
-    """Refuse a system that a time cannot be computed for."""
-    for level in system.levels:
-        if level.link.bandwidth is None and level.count > 1:
-            raise SpecError(
-                f"level {level.name!r} of the system {system.name!r} has no bandwidth, so no time can be computed; add "
-                f"one, like {level.name}={level.count}@8GB/s on the command line or 'bandwidth: 8GB/s' in a file"
-            )
-
-
-def bound(layout: Layout, goal: Goal, payload: int) -> float:
-    """A lower bound on the time of any algorithm for a goal: no schedule on these links can be faster.
-
-    At each level, the instances that a group spans are seen as so many devices, each of which must send its share
-    through its port, for every group inside it.
-    """
-    check_links(layout.system)
-    seconds = 0.0
-    spanned = 1
-    reducing = False
-    for level, radix in enumerate(layout.radices):
-        spanned *= radix
-        # What a reducing switch adds up need not be sent twice, neither there nor on the way to it.
-        reducing = reducing or (radix > 1 and layout.system.levels[level].link.reduces)
-        if spanned == 1 or layout.system.levels[level].count == 1:
-            continue
-        most, average = _least_shares(goal, spanned, reducing)
-        one, all_children = _capacities(layout.system, level, _stride(layout.columns[level]))
-        count, link = layout.system.counts[level], layout.system.levels[level].link
-        groups = layout.beside[level]
-        together = count * groups * average
-        if link.fabric is Fabric.BUS and not link.bypass and spanned > radix:
-            # What comes in from outside crosses the bus as well.
-            together += count // radix * groups * _least_shares(goal, spanned // radix, reducing)[1]
-        seconds = max(seconds, groups * payload * most / one, together * payload / all_children)
-    return seconds
-
-
-def _least_shares(goal: Goal, instances: int, reducing: bool) -> tuple[float, float]:
-    """What part of the payload some instance must send or receive, and the average over the instances."""
-    others = (instances - 1) / instances
-    if goal is Goal.ALL_REDUCE:
-        share = 1.0 if reducing else 2 * others
-        return share, share
-    return (1.0 if goal in (Goal.REDUCE, Goal.BROADCAST) else others), others
-
-
-def _stride(column: tuple[tuple[int, bool], ...]) -> int:
-    """How far apart the nearest members of a group are on a ring: 1 where they are neighbours, or it is no ring."""
-    stride = 1
-    for factor, reduced in reversed(column):
-        if reduced:
-            return stride
-        stride *= factor
-    return 1
-
-
-def _capacities(system: System, level: int, stride: int = 1) -> tuple[float, float]:
-    """The bytes per second that one child, and all children of one instance, can send by every way out they have.
-
-    On a ring, what goes `stride` children far takes up that many links.
-    """
-    own = system.levels[level]
-    below = prod(system.counts[level + 1 :])
-    port, around = _port(own, below), _around(system, level, below)
-    assert own.link.bandwidth is not None
-    if own.link.fabric is Fabric.BUS:
-        ports = own.link.bandwidth
-    else:
-        ports = own.count * min(port, _links(own) * own.link.bandwidth / stride)
-    return port + around, ports + _around(system, level, own.count * below)
-
-
-def _port(level: Level, devices: int) -> float:
-    """What some devices below one child can send through its port, or on a ring over its links to both neighbours."""
-    link = level.link
-    assert link.bandwidth is not None
-    alone = float("inf") if link.per_device is None else devices * link.per_device
-    return _links(level) * min(link.bandwidth, alone)
-
-
-def _links(level: Level) -> int:
-    """Over how many links a child can send."""
-    return 2 if level.link.fabric is Fabric.RING and level.count > 2 else 1
-
-
-def _around(system: System, level: int, devices: int) -> float:
-    """What some devices can send without using the ports of their level, by those further out."""
-    outer = [k for k in range(level) if system.counts[k] > 1]  # a single child needs no fabric
-    if not _inner_only(system.levels[level].link) or not outer:
-        return 0.0
-    return _port(system.levels[outer[-1]], devices) + _around(system, outer[-1], devices)

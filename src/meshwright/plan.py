@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from meshwright.cost import CostModel, layout_of
+from meshwright.cost import CostModel
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
 from meshwright.hierarchy import Hierarchy, reduction_hierarchy
+from meshwright.layout import layout_of
 from meshwright.placement import Placement
 from meshwright.profiles import Library, library_document, read_library_text
 from meshwright.program import Collective, Goal, Grouping, Program, Step, as_goal, parse_program

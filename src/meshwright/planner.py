@@ -7,9 +7,12 @@ from heapq import heapify, heappop
 from itertools import islice
 from math import prod
 
-from meshwright.cost import CostModel, Layout, bound, check_links, layout_of
+from meshwright.bound import bound
+from meshwright.cost import CostModel
 from meshwright.errors import PlacementError, SpecError, TooLargeError
-from meshwright.placement import Matrix, Placement, check_fit, count_placements, placements
+from meshwright.layout import Layout, check_links, layout_of
+from meshwright.matrices import Matrix
+from meshwright.placement import Placement, check_fit, count_placements, placements
 from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
 from meshwright.profiles import Library, load_library
 from meshwright.program import Collective, as_collectives

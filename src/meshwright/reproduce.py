@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from meshwright.cost import CostModel, layout_of
+from meshwright.cost import CostModel
+from meshwright.layout import layout_of
 from meshwright.placement import placements
 from meshwright.plan import flat_program
 from meshwright.profiles import load_library
