@@ -29,13 +29,13 @@ class Naive:
     def step(self, step: Step, chunks: list[int], algorithm: str) -> float:
         phases: list[dict[tuple[int, int], Fraction]] = []
         latencies: list[float] = []
-        switched: list[list[tuple[list[int], Fraction]]] = []
+        switched: list[tuple[list[int], Fraction]] = []
         for reduction_group in self.reduction_groups:
             for group in device_groups(step.grouping, self.hierarchy.radices):
                 held = Fraction(chunks[group[0]] * self.payload, self.hierarchy.size)
                 members = [reduction_group[d] for d in group]
                 if algorithm == "switch":
-                    switched.append([(members, held)])
+                    switched.append((members, held))
                     continue
                 for k, (variants, messages) in enumerate(self.phases(algorithm, step.collective, members)):
                     if len(phases) == k:
@@ -46,7 +46,7 @@ class Naive:
                         for a, b, amount in edges:
                             phases[k][members[a], members[b]] += amount * held / len(variants)
         if algorithm == "switch":
-            return self.in_switch([pair for pairs in switched for pair in pairs])
+            return self.in_switch(switched)
         return sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
 
     def meet(self, a: int, b: int) -> int:
@@ -66,7 +66,7 @@ class Naive:
         path = sum(self.latency(a, b) for a, b in pairwise(members))
         # Round a ring, the slowest chunk takes every edge but one of the cheapest kind, that between neighbours.
         cycle = path + self.latency(members[-1], members[0]) - self.latency(members[0], members[1])
-        farthest = max(self.latency_if_outermost(members))
+        farthest = self.outermost_latency(members)
         if algorithm in ("ring", "two-way-ring"):
             amount, rounds = {
                 Collective.ALL_REDUCE: (2 * Fraction(size - 1, size), 2),
@@ -105,10 +105,10 @@ class Naive:
         assert algorithm == "tree"
         return [self.tree(members)]
 
-    def latency_if_outermost(self, members: list[int]) -> list[float]:
+    def outermost_latency(self, members: list[int]) -> float:
         """The latency at the outermost level that the group spans."""
         outermost = min(self.meet(members[0], other) for other in members[1:])
-        return [self.system.levels[outermost].link.latency]
+        return self.system.levels[outermost].link.latency
 
     def turned(self, members: list[int]) -> list[list[int]]:
         """Every way to turn the order of the children at the levels below the first that the group spans."""
@@ -134,9 +134,9 @@ class Naive:
     ) -> list[tuple[list[list[Edge]], float]]:
         size, one = len(members), Fraction(1)
         if algorithm == "ring-gather":
-            ring = self.phases_of_ring_scatter(members)
+            (ring,) = self.phases("ring", Collective.REDUCE_SCATTER, members)
             gather = [(k, 0, Fraction(1, size)) for k in range(1, size)]
-            return [ring, ([gather], max(self.latency_if_outermost(members)))]
+            return [ring, ([gather], self.outermost_latency(members))]
         depth = {0: 0}
         edges: list[tuple[int, int]] = []
         distance = 1
@@ -153,9 +153,6 @@ class Naive:
             outermost = min(self.meet(members[a], members[b]) for a, b, _ in stage)
             stages.append(([stage], self.system.levels[outermost].link.latency))
         return stages[::-1] if collective is Collective.REDUCE else stages
-
-    def phases_of_ring_scatter(self, members: list[int]) -> tuple[list[list[Edge]], float]:
-        return self.phases("ring", Collective.REDUCE_SCATTER, members)[0]
 
     def tree(self, members: list[int]) -> tuple[list[list[Edge]], float]:
         """Two binary trees between the outermost instances, chains inside, every rotation of both."""
@@ -177,7 +174,7 @@ class Naive:
         while 2**depth < blocks:
             depth += 1
         chain_seconds = sum(self.latency(a, b) for a, b in pairwise(members[:inner]))
-        return variants, 2 * (depth * max(self.latency_if_outermost(members)) + chain_seconds)
+        return variants, 2 * (depth * self.outermost_latency(members) + chain_seconds)
 
     def in_switch(self, groups: list[tuple[list[int], Fraction]]) -> float:
         """Every member sends its bytes up to the switch where the group meets, and gets as many back."""

@@ -1,11 +1,16 @@
-"""What hypothesis draws: hierarchies, systems with axes that fit, and walks of allowed steps."""
+"""What hypothesis draws: hierarchies, systems with axes that fit, links of all kinds, whole planning problems."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from hypothesis import strategies as st
 
-from meshwright import Hierarchy, Level, Link, System
+from meshwright import Fabric, Goal, Hierarchy, Level, Link, Reduction, System, preset
+from meshwright.profiles import library_names
+
+A100 = preset("gcp-a100:4")
+AXES = {"data": 4, "shard": 16}
 
 NAMES = ("pod", "rack", "node", "socket", "gpu", "core")
 
@@ -46,3 +51,38 @@ def systems_with_axes(draw: st.DrawFn, max_devices: int = 64) -> tuple[System, d
     sizes = deal(draw(st.integers(1, 4)))
     levels = tuple(Level(NAMES[k], count, Link(bandwidth=1e9)) for k, count in enumerate(counts))
     return System("drawn", levels), dict(zip(("a", "b", "c", "d"), sizes, strict=False))
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    fabric = draw(st.sampled_from([Fabric.SWITCH, Fabric.SWITCH, Fabric.RING, Fabric.BUS]))
+    return Link(
+        bandwidth=draw(
+            st.sampled_from([1e6, 1e9, 8e9, 1e12])
+        ),  # wide apart, so that each level is the bottleneck at times
+        latency=draw(st.sampled_from([0.0, 1e-6, 2e-5])),
+        per_device=draw(st.sampled_from([None, None, None, 1e6, 2e9])),
+        fabric=fabric,
+        bypass=draw(st.booleans()),
+        reduces=fabric is Fabric.SWITCH and draw(st.booleans()),
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[System, dict[str, int], list[Reduction], str]:
+    system, axes = draw(systems_with_axes(max_devices=32))
+    system = System("drawn", tuple(replace(level, link=draw(links())) for level in system.levels))
+    reductions = draw(
+        st.lists(
+            st.builds(
+                Reduction,
+                st.lists(st.sampled_from(list(axes)), min_size=1, unique=True).map(tuple),
+                st.integers(1, 2**30),
+                st.integers(1, 100),
+                st.sampled_from(list(Goal)),
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    return system, axes, reductions, draw(st.sampled_from(library_names()))

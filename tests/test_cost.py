@@ -30,22 +30,7 @@ from meshwright.semantics import apply_step, start_state
 from meshwright.symbolic import NOTHING, scattered
 from meshwright.traffic import ALGORITHMS
 from tests.naive import Naive, applicable
-from tests.strategies import systems_with_axes
-
-
-@st.composite
-def links(draw: st.DrawFn) -> Link:
-    fabric = draw(st.sampled_from([Fabric.SWITCH, Fabric.SWITCH, Fabric.RING, Fabric.BUS]))
-    return Link(
-        bandwidth=draw(
-            st.sampled_from([1e6, 1e9, 8e9, 1e12])
-        ),  # wide apart, so that each level is the bottleneck at times
-        latency=draw(st.sampled_from([0.0, 1e-6, 2e-5])),
-        per_device=draw(st.sampled_from([None, None, None, 1e6, 2e9])),
-        fabric=fabric,
-        bypass=draw(st.booleans()),
-        reduces=fabric is Fabric.SWITCH and draw(st.booleans()),
-    )
+from tests.strategies import links, systems_with_axes
 
 
 @st.composite

@@ -50,6 +50,8 @@ class Reduction:
             raise SpecError(f"a reduction needs at least one axis, like {REDUCTION_EXAMPLE}")
         if not all(isinstance(axis, str) for axis in self.axes):
             raise SpecError(f"a reduction names its axes, not {self.axes!r}")
+        if len(set(self.axes)) < len(self.axes):
+            raise SpecError(f"a reduction names each of its axes once, not {'+'.join(self.axes)}")
         for name, value, most in (("bytes", self.bytes, MAX_BYTES), ("count", self.count, MAX_COUNT)):
             if type(value) is not int or not 1 <= value <= most:
                 raise SpecError(f"a reduction has {name}={value!r:.40}; expected a whole number from 1 to {most:,}")
@@ -158,8 +160,11 @@ def ratio(a: float, b: float) -> float:
     return a / b if b else 1.0
 
 
+_TIMES = ("seconds", "default_seconds", "bound_seconds")
+
+
 def _times(plan: Plan | PlannedReduction) -> dict[str, float]:
-    return {name: getattr(plan, name) for name in ("seconds", "default_seconds", "bound_seconds")}
+    return {name: getattr(plan, name) for name in _TIMES}
 
 
 def flat_program(goal: Goal, levels: int) -> Program:
@@ -203,9 +208,13 @@ def write_plan(plan: Plan, path: Path) -> None:
             target.write_text(text, encoding="utf-8")
             return
         with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".plan-", delete=False) as new:
-            new.write(text)
-        Path(new.name).chmod(0o666 & ~_umask())
-        Path(new.name).replace(target)
+            partial = Path(new.name)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.chmod(0o666 & ~_umask())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise SpecError(f"cannot write the plan file {str(path)!r}: {error}") from None
 
@@ -281,10 +290,8 @@ class _Reader:
                 f"this is a plan file of version {document.get('version')!r}; this Meshwright reads version {VERSION}: "
                 "make the plan again",
             )
-        number = (int, float)
         keys: dict[str, type | tuple[type, ...]] = {"format": str, "version": int, "system": dict, "library": dict}
-        keys |= {"placement": dict, "reductions": list, "speedup": number}
-        keys |= {"seconds": number, "default_seconds": number, "bound_seconds": number}
+        keys |= {"placement": dict, "reductions": list, **dict.fromkeys(("speedup", *_TIMES), (int, float))}
         self.take(document, "", keys)
         system = read_system_text(json.dumps(document["system"]), f"{self.source}: system")
         library = read_library_text(json.dumps(document["library"]), f"{self.source}: library")
@@ -307,9 +314,8 @@ class _Reader:
         return plan
 
     def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
-        number = (int, float)
         keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
-        keys |= {"program": str, "seconds": number, "default_seconds": number, "bound_seconds": number}
+        keys |= {"program": str, **dict.fromkeys(_TIMES, (int, float))}
         self.take(entry, place, keys)
         reduction = self.convert(place, lambda: Reduction(entry["axes"], entry["bytes"], entry["count"], entry["goal"]))
         hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from meshwright.program import Collective
+from meshwright.program import ROOTED, Collective
 
 Shape = tuple[int, ...]
 
@@ -93,7 +93,7 @@ def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, .
         Collective.REDUCE: (1.0, 1.0),
         Collective.BROADCAST: (1.0, 1.0),
     }[collective]
-    closed = collective not in (Collective.REDUCE, Collective.BROADCAST)
+    closed = collective not in ROOTED
     rotates = rotates and closed
     # Turned rings leave an instance once in so many turns instead of passing on to the next child.
     stay = tuple((fan - 1) / fan if rotates and level > 0 else float(fan > 1) for level, fan in enumerate(shape))
@@ -120,7 +120,7 @@ def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, .
 
 def _two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...] | None:
     """Half of the payload round the ring each way, so that links between neighbours carry as much either way."""
-    if collective in (Collective.REDUCE, Collective.BROADCAST):
+    if collective in ROOTED:
         return None
     (one_way,) = _ring(collective, shape, rotates)
     edge, below = one_way.port[0], inside(shape)
@@ -148,7 +148,7 @@ def _ends(instances: int, closed: bool) -> int:
 def _direct(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, ...] | None:
     """Everyone sends to everyone at once."""
     size = prod(shape)
-    if collective in (Collective.REDUCE, Collective.BROADCAST):
+    if collective in ROOTED:
         return None
     amount = 1.0 if collective is Collective.ALL_GATHER else 1 / size
     below = inside(shape)
@@ -212,7 +212,7 @@ def _rounds(shape: Shape) -> list[tuple[int, int]] | None:
 def _recursive(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, ...] | None:
     """Recursive halving and doubling: half to the nearest, a quarter to the next, …; gathering in reverse."""
     rounds = _rounds(shape)
-    if rounds is None or collective in (Collective.REDUCE, Collective.BROADCAST):
+    if rounds is None or collective in ROOTED:
         return None
     halving = [_exchange(shape, level, d, 0.5 ** (k + 1)) for k, (level, d) in enumerate(rounds)]
     if collective is Collective.REDUCE_SCATTER:

@@ -1,0 +1,71 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import (
+    Fabric,
+    Goal,
+    Level,
+    Link,
+    Placement,
+    Reduction,
+    System,
+    parse_system,
+    placements,
+    program_graph,
+)
+from meshwright.bound import bound
+from meshwright.cost import CostModel
+from meshwright.layout import layout_of
+from meshwright.plan import flat_program
+from meshwright.profiles import load_library
+from tests.strategies import problems
+
+
+@given(problems(), st.data())
+@settings(max_examples=300)
+def test_no_program_is_faster_than_the_bound(
+    problem: tuple[System, dict[str, int], list[Reduction], str], data: st.DataObject
+) -> None:
+    system, axes, reductions, library = problem
+    placement = data.draw(st.sampled_from(list(placements(system, axes))))
+    for reduction in reductions:
+        model = CostModel(layout_of(placement, reduction.axes), load_library(library), reduction.bytes)
+        bound = model.bound(reduction.goal)
+        for program in program_graph(len(model.layout.levels), reduction.goal, 4).programs():
+            assert bound <= model.seconds(program, reduction.goal) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_the_bound_is_reached_where_it_can_be(goal: Goal) -> None:
+    """On one switch without latency, a flat ring of the goal's collective is optimal."""
+    system = parse_system("gpu=8@1GB/s")
+    (placement,) = placements(system, {"a": 8})
+    model = CostModel(layout_of(placement, ["a"]), load_library("ring"), 8_000_000)
+    assert model.bound(goal) == pytest.approx(model.seconds(flat_program(goal, 1), goal))
+
+
+@pytest.mark.parametrize(
+    ("levels", "matrix", "goal", "seconds"),
+    [
+        # A switch that reduces helps only groups that meet in it.
+        ([(1, Link(1e9, reduces=True)), (8, Link(1e9))], ((1, 8),), Goal.ALL_REDUCE, 1.75),
+        ([(8, Link(1e9, reduces=True))], ((8,),), Goal.ALL_REDUCE, 1.0),
+        # A bus carries what comes in from outside as well.
+        ([(4, Link(1e12)), (4, Link(1e9, fabric=Fabric.BUS))], ((4, 4),), Goal.ALL_REDUCE, 9.0),
+        # A device whose own card is its second way out.
+        ([(2, Link(8e9, per_device=1e9)), (8, Link(1e9, bypass=True))], ((1, 8), (2, 1)), Goal.REDUCE, 0.5),
+        # On a ring both neighbours can be sent to; what goes four children far takes up four links.
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((8,),), Goal.ALL_REDUCE, 0.875),
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((2,), (4,)), Goal.ALL_REDUCE, 2.0),
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((4,), (2,)), Goal.ALL_REDUCE, 1.5),
+        # Switches at both levels add up.
+        ([(4, Link(1e9, reduces=True)), (4, Link(1e9, reduces=True))], ((4, 4),), Goal.ALL_REDUCE, 1.0),
+    ],
+)
+def test_bounds_by_hand(
+    levels: list[tuple[int, Link]], matrix: tuple[tuple[int, ...], ...], goal: Goal, seconds: float
+) -> None:
+    system = System("hand", tuple(Level(f"l{k}", count, link) for k, (count, link) in enumerate(levels)))
+    placement = Placement(system, ("data", "other")[: len(matrix)], matrix)
+    assert bound(layout_of(placement, ["data"]), goal, 10**9) == pytest.approx(seconds)

@@ -1,0 +1,48 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from meshwright import (
+    Link,
+    Reduction,
+    System,
+    load_system,
+    parse_axes,
+    parse_reduction,
+    plan,
+    preset,
+)
+from meshwright.explain import what_would_help, why
+from tests.strategies import A100
+
+
+@pytest.mark.parametrize(
+    ("system", "axes", "reduction", "library", "reason"),
+    [
+        ("gcp-a100:4", "data=4,shard=16", "data=2GiB", "ring", "its groups lie inside one node"),
+        ("node=4@8GB/s+20us,gpu=4@200GB/s+5us", "data=16", "data=1kB", "ideal", "latency-bound"),
+        ("dgx-h100:1", "data=8", "data=1GiB", "nccl", "the gpu switch adds up by itself"),
+        ("gcp-a100:2", "data=32", "data=4GiB", "ideal", r"\(tree\), no sequence of steps is faster"),
+        ("gcp-a100:2", "data=32", "data=4GiB", "ring", "1.84x faster than one AllReduce: they load node 1.94x less"),
+        ("gcp-a100:2", "data=32", "data=4GiB", "ring", "1.06x the bound: in between, links of one level wait"),
+        ("node=4@8GB/s+20us,gpu=4@200GB/s+5us", "data=16", "data=1kB", "ring", "mostly latency"),
+        ("node=3@1GB/s", "a=3", "a=1GiB", "openmpi", "reaches the bound"),
+        ("node=4@8GB/s", "data=4", "data=4GiB", "ring", "only across node"),
+    ],
+)
+def test_the_reason_is_said(system: str, axes: str, reduction: str, library: str, reason: str) -> None:
+    ranking = plan(load_system(system), parse_axes(axes), [parse_reduction(reduction)], library=library)
+    lines = why(ranking.candidates[0])
+    assert len(lines) == 3
+    assert re.search(reason, "\n".join(lines)), lines
+
+
+def test_what_would_help_names_the_bottleneck_first() -> None:
+    best = plan(preset("gcp-a100:2"), {"data": 32}, [Reduction(("data",), 2**32)]).candidates[0]
+    helps = what_would_help(best)
+    assert [entry.change for entry in helps] == ["twice the bandwidth of node", "twice the bandwidth of gpu"]
+    faster = replace(A100.levels[0], count=2, link=Link(16e9))
+    system = System("faster", (faster, A100.levels[1]))
+    again = plan(system, {"data": 32}, [Reduction(("data",), 2**32)]).candidates[0]
+    assert helps[0].seconds == pytest.approx(again.seconds)

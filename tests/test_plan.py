@@ -1,0 +1,163 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from meshwright import (
+    Goal,
+    Reduction,
+    SpecError,
+    System,
+    parse_reduction,
+    plan,
+    read_plan,
+    write_plan,
+)
+from tests.strategies import A100, AXES, problems
+
+
+@pytest.mark.parametrize(
+    ("text", "reduction"),
+    [
+        ("data=2GiB", Reduction(("data",), 2**31)),
+        ("data + shard = 1MiB * 80", Reduction(("data", "shard"), 2**20, 80)),
+        ("reduce-scatter:shard=1kB", Reduction(("shard",), 1000, goal=Goal.REDUCE_SCATTER)),
+    ],
+)
+def test_reductions_from_text(text: str, reduction: Reduction) -> None:
+    assert parse_reduction(text) == reduction
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data", "is not .GOAL:.AXIS"),
+        ("=2GiB", "is not .GOAL:.AXIS"),
+        ("data+=2GiB", "is not .GOAL:.AXIS"),
+        ("data=2", "has no unit"),
+        ("data=0B", "bytes=0; expected a whole number from 1"),
+        ("data=2GiB*0", "has the count 0; expected a whole number from 1"),
+        ("data=2GiB*x", "has the count 'x'"),
+        ("data=2GiB*", "has the count ''"),
+        ("sum:data=2GiB", "unknown goal 'sum'"),
+        ("data+data=2GiB", "each of its axes once"),
+    ],
+)
+def test_malformed_reductions_are_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_reduction(text)
+
+
+@given(problems())
+@settings(max_examples=50)
+def test_plan_files_read_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, problem: tuple[System, dict[str, int], list[Reduction], str]
+) -> None:
+    system, axes, reductions, library = problem
+    best = plan(system, axes, reductions, library=library, top=1, max_steps=3).candidates[0]
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    write_plan(best, path)
+    assert read_plan(path) == best
+
+
+def write_edited(tmp_path: Path, edit: Any) -> Path:
+    path = tmp_path / "plan.json"
+    write_plan(plan(A100, AXES, [parse_reduction("shard=1GiB*3")], top=1).candidates[0], path)
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda d: d.update(format="x"), "not a plan file"),
+        (lambda d: d.update(version=2), "of version 2; this Meshwright reads version 1"),
+        (lambda d: d.pop("library"), "'library' is missing"),
+        (lambda d: d.update(extra=1), "unknown key 'extra'"),
+        (lambda d: d.update(seconds=1.0), "seconds: it is 1.0, but the reductions add up to"),
+        (lambda d: d.update(speedup="fast"), "speedup: 'fast' is not what is expected"),
+        (lambda d: d["placement"].update(matrix=[[4, 1], [1, 8]]), "placement: .* multiply to 8"),
+        (lambda d: d["placement"].update(axes="data"), "placement.axes: 'data' is not what is expected"),
+        (lambda d: d["system"]["levels"][0].update(count=0), "plan.json: system line 1: .* count 0"),
+        (lambda d: d["library"]["collectives"].pop("Reduce"), "plan.json: library line 1: .* needs 'Reduce'"),
+        (lambda d: d.update(reductions=[]), "reductions: there are none"),
+        (lambda d: d["reductions"][0].update(program="AllReduce insde node"), r"reductions\[0\].program: cannot read"),
+        (
+            lambda d: d["reductions"][0].update(program="AllGather all"),
+            r"reductions\[0\].program: .* not valid: step 1",
+        ),
+        (lambda d: d["reductions"][0].update(axes=["shrd"]), r"reductions\[0\].axes: unknown axis 'shrd'"),
+        (lambda d: d["reductions"][0].update(bytes=-1), r"reductions\[0\]: a reduction has bytes=-1"),
+        (lambda d: d["reductions"][0].update(goal="sum"), r"reductions\[0\]: unknown goal 'sum'"),
+        (lambda d: d["reductions"][0].update(seconds=-1), r"reductions\[0\].seconds: it is -1, but this program"),
+        (lambda d: d["reductions"][0].update(seconds=10**400), r"reductions\[0\].seconds: it is 1000"),
+        (lambda d: d.update(seconds=10**400), "seconds: it is 1000"),
+        (lambda d: d["reductions"][0].update(program="Reduce all; Broadcast all"), "this library takes"),
+        (lambda d: d["reductions"][0].update(bytes=5), "this library takes"),
+        (lambda d: d["reductions"][0].update(bytes=10**400), "bytes=1000"),
+        (lambda d: d["reductions"][0].update(axes=[1]), "names its axes"),
+        (lambda d: d["system"]["levels"][1].update(bandwidth="80GB/s"), "the file was edited"),
+        (lambda d: d["system"]["levels"][0].pop("bandwidth"), r"reductions\[0\]: level 'node' .* no bandwidth"),
+        (lambda d: d["library"].update(rotates="no"), "expected true or false"),
+        (lambda d: d["placement"].update(matrix=[4, 1]), "placement.matrix: expected a list of rows"),
+        (lambda d: d["placement"].update(axes=[1, 2]), "placement.axes: expected names"),
+        (lambda d: d["reductions"].append(3), r"reductions\[1\]: expected an object"),
+    ],
+)
+def test_edited_plan_files_are_refused_with_the_place(tmp_path: Path, edit: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_plan(write_edited(tmp_path, edit))
+
+
+def test_consistent_edits_and_doubled_keys_are_noticed(tmp_path: Path) -> None:
+    def halve(document: Any) -> None:
+        for entry in (document, *document["reductions"]):
+            entry["seconds"] /= 2
+        document["speedup"] *= 2
+
+    with pytest.raises(SpecError, match=r"reductions\[0\].seconds: .* the file was edited"):
+        read_plan(write_edited(tmp_path, halve))
+    path = write_edited(tmp_path, lambda _document: None)
+    path.write_text(path.read_text().replace('"version": 1', '"version": 7, "version": 1'))
+    with pytest.raises(SpecError, match="the key 'version' appears 2 times"):
+        read_plan(path)
+
+
+def test_a_plan_is_written_through_links_and_into_pipes(tmp_path: Path) -> None:
+    best = plan(A100, AXES, [parse_reduction("data=1GiB")]).candidates[0]
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "real" / "plan.json")
+    write_plan(best, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert read_plan(tmp_path / "real" / "plan.json") == best
+    assert [entry.name for entry in (tmp_path / "real").iterdir()] == ["plan.json"]
+    write_plan(best, Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
+
+
+def test_truncated_and_absent_plan_files_are_refused(tmp_path: Path) -> None:
+    path = write_edited(tmp_path, lambda _document: None)
+    path.write_text(path.read_text()[:300])
+    with pytest.raises(SpecError, match=r"plan.json line 1: not a whole JSON document .* cut off"):
+        read_plan(path)
+    with pytest.raises(SpecError, match="there is no plan file"):
+        read_plan(tmp_path / "absent.json")
+    with pytest.raises(SpecError, match="cannot write the plan file"):
+        write_plan(plan(A100, AXES, [parse_reduction("data=1GiB")]).candidates[0], tmp_path / "no" / "plan.json")
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_self: Path, _target: Path) -> None:
+        raise OSError("no space left")
+
+    best = plan(A100, AXES, [parse_reduction("data=1GiB")]).candidates[0]
+    (tmp_path / "plan.json").write_text("the old plan")
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(SpecError, match="no space left"):
+        write_plan(best, tmp_path / "plan.json")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+    assert (tmp_path / "plan.json").read_text() == "the old plan"

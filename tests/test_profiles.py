@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from meshwright import (
+    Collective,
+    Reduction,
+    SpecError,
+    parse_program,
+    parse_reduction,
+    parse_system,
+    placements,
+    plan,
+)
+from meshwright.cost import CostModel
+from meshwright.layout import layout_of
+from meshwright.profiles import load_library, read_library_text
+from tests.strategies import A100, AXES
+
+RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broadcast: {0}}}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("[]", "must be a list that is not empty"),
+        ("[{algorithms: [rings]}]", "unknown algorithm 'rings'; did you mean 'ring'"),
+        ("[{algorithms: [ring], up_to: 1kB}]", "the last rule must have no 'up_to'"),
+        ("[{algorithms: [ring]}, {algorithms: [ring]}]", "the last rule must have no 'up_to'"),
+        ("[{algorithms: [ring], efficiency: 2}]", "at most 1"),
+        ("[{algorithms: [ring], efficiency: x}]", "at most 1"),
+        ("[{efficiency: 1}]", "needs 'algorithms'"),
+    ],
+)
+def test_malformed_libraries_are_refused(rule: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_library_text(f"collectives: {RULES.format(rule)}", "mine.yaml")
+
+
+def test_a_library_of_ones_own_needs_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"collectives: {RULES.format('[{algorithms: [ring], efficiency: 0.5}]')}")
+    reduction = [parse_reduction("data=1GiB")]
+    half = plan(A100, AXES, reduction, library=str(path)).candidates[0]
+    assert half.seconds == pytest.approx(2 * plan(A100, AXES, reduction).candidates[0].seconds)
+    assert half.library.name == "mine"
+
+
+def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
+    rule = load_library("openmpi").rule
+    assert rule(Collective.ALL_REDUCE, 10_000).algorithms == ("doubling",)
+    assert rule(Collective.ALL_REDUCE, 10_001).algorithms == ("recursive",)
+
+
+def test_a_library_without_a_usable_algorithm_is_refused() -> None:
+    library = read_library_text(f"collectives: {RULES.format('[{algorithms: [doubling]}]')}", "mine.yaml")
+    with pytest.raises(SpecError, match=r"has no algorithm for AllReduce in groups of shape .*'otherwise'"):
+        plan(parse_system("node=3@1GB/s"), {"a": 3}, [Reduction(("a",), 1)], library=library)
+
+
+def test_the_gloo_profile_gives_what_was_measured() -> None:
+    """4 x 4 devices, 20 and 200 Mbit/s, 2 MiB: medians on shaped links, in milliseconds."""
+    system = parse_system("node=4@20Mbit/s,gpu=4@200Mbit/s")
+    (placement,) = placements(system, {"a": 16})
+    model = CostModel(layout_of(placement, ["a"]), load_library("gloo"), 2**21)
+
+    def milliseconds(text: str) -> float:
+        return 1000 * model.seconds(parse_program(text, model.layout.hierarchy))
+
+    assert milliseconds("AllReduce all") == pytest.approx(1597, rel=0.03)
+    assert milliseconds("ReduceScatter inside node; AllReduce across node; AllGather inside node") == pytest.approx(
+        1497, rel=0.06
+    )
+    assert milliseconds("Reduce inside node; AllReduce masters of node; Broadcast inside node") == pytest.approx(
+        1640, rel=0.03
+    )

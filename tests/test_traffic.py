@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import pytest
+
+from meshwright import (
+    Fabric,
+    Goal,
+    Level,
+    Link,
+    Reduction,
+    System,
+    TooLargeError,
+    parse_system,
+    placements,
+    plan,
+)
+from meshwright.cost import CostModel
+from meshwright.layout import layout_of
+from meshwright.plan import flat_program
+from meshwright.profiles import load_library
+
+
+def test_the_latency_of_a_ring_counts_its_slowest_chunk() -> None:
+    """2 x 4 devices, 10 us and 1 us: two outer and six inner edges, less one inner, twice round."""
+    system = parse_system("node=2@1TB/s+10us,gpu=4@1TB/s+1us")
+    (placement,) = placements(system, {"a": 8})
+    model = CostModel(layout_of(placement, ["a"]), load_library("ring"), 1)
+    assert model.seconds(flat_program(Goal.ALL_REDUCE, 2)) == pytest.approx(50e-6, rel=1e-3)
+
+
+def test_switches_add_up_over_several_levels() -> None:
+    reducing = Link(1e9, reduces=True)
+    for inner, seconds in ((reducing, 1.0), (replace(reducing, bypass=True), 1.875), (Link(1e9), 1.875)):
+        system = System("sharp", (Level("node", 4, reducing), Level("gpu", 4, inner)))
+        best = plan(system, {"a": 16}, [Reduction(("a",), 10**9)], library="nccl").candidates[0]
+        assert best.default_seconds == pytest.approx(seconds)
+
+
+def test_a_ring_that_runs_both_ways_reaches_the_bound_on_a_ring() -> None:
+    system = System("ring", (Level("x", 8, Link(1e9, fabric=Fabric.RING)),))
+    best = plan(system, {"a": 8}, [Reduction(("a",), 10**9)], library="ideal").candidates[0]
+    assert best.seconds == pytest.approx(best.bound_seconds)
+    one_way = plan(system, {"a": 8}, [Reduction(("a",), 10**9)], library="ring").candidates[0]
+    assert one_way.seconds == pytest.approx(2 * best.seconds)
+
+
+def test_long_rings_are_refused() -> None:
+    system = System("long", (Level("x", 4096, Link(1e9, fabric=Fabric.RING)),))
+    with pytest.raises(TooLargeError, match="a ring of 4,096 children is too long"):
+        plan(system, {"a": 4096}, [Reduction(("a",), 1)])
+
+
+def test_ring_fabrics_tell_neighbours_from_strangers() -> None:
+    """On a ring of 8, groups of neighbours do not meet; groups of strangers share every link."""
+    system = System("ring", (replace(parse_system("gpu=8@1GB/s").levels[0], link=Link(1e9, fabric=Fabric.RING)),))
+    seconds = {}
+    for axes in ({"far": 4, "near": 2}, {"near": 2, "far": 4}):
+        for axis in axes:
+            (placement,) = placements(system, axes)
+            model = CostModel(layout_of(placement, [axis]), load_library("ring"), 10**9)
+            seconds[tuple(axes), axis] = model.seconds(flat_program(Goal.ALL_REDUCE, 1))
+    # The last axis of a level holds neighbours: pairs exchange over one link, while pairs four apart cross four.
+    assert seconds[("far", "near"), "near"] == pytest.approx(1.0)
+    assert seconds[("near", "far"), "near"] == pytest.approx(4.0)
