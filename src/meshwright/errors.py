@@ -36,3 +36,7 @@ class InvalidProgramError(MeshwrightError):
 
 class TooLargeError(MeshwrightError):
     """The answer is too large to list; the message names the size and what to ask for instead."""
+
+
+class EngineError(MeshwrightError, RuntimeError):
+    """A plan cannot run on these processes, or a run failed; the message names the rank, the step and the group."""

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.errors import PlacementError, SpecError, TooLargeError
 from meshwright.matrices import Matrix, count_matrices, matrices
@@ -104,8 +105,7 @@ class Placement:
     def groups(self, axes: Iterable[str]) -> tuple[tuple[int, ...], ...]:
         """The groups of devices that differ on the given axes only, each in rank order."""
         chosen = self.rows(axes)
-        if self.system.devices > MAX_DEVICES:
-            raise TooLargeError(f"{self.system.devices:,} devices are too many to list; {MAX_DEVICES:,} are not")
+        self._check_listed()
         cells = [
             (row in chosen, factor)
             for column in zip(*self.matrix, strict=True)
@@ -117,6 +117,47 @@ class Placement:
         ranks = np.arange(self.system.devices).reshape([factor for _, factor in cells]).transpose(outside + inside)
         size = prod(cells[k][1] for k in inside)
         return tuple(tuple(group) for group in ranks.reshape(-1, size).tolist())
+
+    def mesh(self) -> NDArray[np.int64]:
+        """The devices as an array with an array axis per parallelism axis: what a mesh of PyTorch or JAX is made of.
+
+        >>> from meshwright import parse_system
+        >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).mesh().tolist()
+        [[0, 1, 4, 5], [2, 3, 6, 7]]
+        """
+        return self._by_factor().reshape([prod(row) for row in self.matrix])
+
+    def factors(self, axes: Iterable[str] | None = None) -> dict[str, int]:
+        """The factors of some axes (of all, if none are given) that are not 1, as `AXIS_LEVEL`; level by level for
+        each axis.
+
+        >>> from meshwright import parse_system
+        >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).factors()
+        {'data_gpu': 2, 'shard_node': 2, 'shard_gpu': 2}
+        """
+        return {
+            f"{self.axes[row]}_{level.name}": factor
+            for row in (range(len(self.axes)) if axes is None else self.rows(axes))
+            for level, factor in zip(self.system.levels, self.matrix[row], strict=True)
+            if factor > 1
+        }
+
+    def factor_mesh(self) -> NDArray[np.int64]:
+        """The devices as an array with an array axis per factor of `factors()`."""
+        return self._by_factor().reshape(list(self.factors().values()))
+
+    def _by_factor(self) -> NDArray[np.int64]:
+        """The devices as an array with an array axis per axis and level, axis by axis."""
+        self._check_listed()
+        rows, levels = len(self.axes), len(self.system.levels)
+        by_level = np.arange(self.system.devices).reshape(
+            [f for column in zip(*self.matrix, strict=True) for f in column]
+        )
+        return by_level.transpose([level * rows + row for row in range(rows) for level in range(levels)])
+
+    def _check_listed(self) -> None:
+        if self.system.devices > MAX_DEVICES:
+            raise TooLargeError(f"{self.system.devices:,} devices are too many to list; {MAX_DEVICES:,} are not")
 
     def rows(self, axes: Iterable[str]) -> list[int]:
         """The rows of some axes, each named once."""

@@ -45,6 +45,10 @@ class Goal(StrEnum):
     BROADCAST = "broadcast"
 
 
+REDUCING = frozenset({Goal.ALL_REDUCE, Goal.REDUCE_SCATTER, Goal.REDUCE})
+"""The goals that reduce; the others only move data."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Grouping:
     """Which devices communicate: an interval of consecutive levels of the hierarchy, counted from the outermost.

@@ -1,0 +1,206 @@
+"""What the engines share: which of a plan's reductions is meant, and whether the processes fit the plan."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log, prod
+from typing import Any
+
+from meshwright.errors import EngineError
+from meshwright.plan import Plan, PlannedReduction
+from meshwright.program import Goal, Program, check_fits, device_groups, step_text
+from meshwright.schedule import Schedule, schedule
+from meshwright.semantics import check_program
+from meshwright.system import System
+
+Over = str | Iterable[str] | int | None
+"""Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number in the plan, or None for the only
+one.
+"""
+
+
+def choose(plan: Plan, goal: Goal, over: Over, payload: int) -> int:
+    """The number of the reduction with a goal; of several over the same axes, the one planned for the nearest size."""
+    if isinstance(over, int):
+        if not 0 <= over < len(plan.reductions):
+            raise EngineError(f"there is no reduction {over}: the plan has 0 to {len(plan.reductions) - 1}")
+        if plan.reductions[over].reduction.goal is not goal:
+            raise EngineError(f"reduction {over} of the plan is {describe(plan.reductions[over])}, not a {goal}")
+        return over
+    fitting = [k for k, planned in enumerate(plan.reductions) if planned.reduction.goal is goal]
+    if over is not None:
+        axes = set(over.split("+") if isinstance(over, str) else over)
+        fitting = [k for k in fitting if set(plan.reductions[k].reduction.axes) == axes]
+        wanted = f"{goal} over {'+'.join(sorted(axes))}"
+    else:
+        wanted = str(goal)
+    if not fitting:
+        has = "; ".join(map(describe, plan.reductions))
+        raise EngineError(f"the plan has no {wanted}; it has: {has}")
+    if len({frozenset(plan.reductions[k].reduction.axes) for k in fitting}) > 1:
+        several = "; ".join(describe(plan.reductions[k]) for k in fitting)
+        raise EngineError(f"the plan has more than one {goal}: say which with over=…: {several}")
+    return min(fitting, key=lambda k: abs(log(plan.reductions[k].reduction.bytes / max(payload, 1))))
+
+
+def describe(planned: PlannedReduction) -> str:
+    """A reduction in words."""
+    return f"{planned.reduction.goal} over {'+'.join(planned.reduction.axes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part in one of the plan's reductions.
+
+    ranks: the reduction group, in rank order; the schedule's devices are positions in it.
+    """
+
+    planned: PlannedReduction
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+    schedule: Schedule
+
+    def step(self, number: int) -> str:
+        """A step in words, for errors."""
+        return f"step {number + 1} ({step_text(self.planned.program.steps[number], self.names)})"
+
+
+def part_of(plan: Plan, number: int, rank: int) -> Part:
+    """A rank's part in a reduction; the program is checked first, whoever made the plan."""
+    planned = plan.reductions[number]
+    hierarchy = plan.hierarchy(planned)
+    check_fits(planned.program, len(hierarchy.names))
+    check_program(planned.program, hierarchy, planned.reduction.goal)
+    ranks = next(group for group in plan.placement.groups(planned.reduction.axes) if rank in group)
+    return Part(
+        planned,
+        hierarchy.names,
+        ranks,
+        schedule(planned.program, hierarchy, ranks.index(rank), planned.reduction.goal),
+    )
+
+
+def program_groups(program: Program, radices: Sequence[int], group: Sequence[int]) -> list[tuple[int, ...]]:
+    """The groups of ranks that a program needs inside a reduction group, each once."""
+    found: dict[tuple[int, ...], None] = {}
+    for step in program.steps:
+        for devices in device_groups(step.grouping, radices):
+            found.setdefault(tuple(group[device] for device in devices))
+    return list(found)
+
+
+def plan_groups(plan: Plan) -> list[tuple[int, ...]]:
+    """All groups of ranks that a plan's programs need, each once, in an order that is the same for everyone."""
+    found: dict[tuple[int, ...], None] = {}
+    for planned in plan.reductions:
+        radices = plan.hierarchy(planned).radices
+        for group in plan.placement.groups(planned.reduction.axes):
+            found |= dict.fromkeys(program_groups(planned.program, radices, group))
+    return list(found)
+
+
+def digest(plan: Plan) -> str:
+    """A short text that differs between plans that would not run alike."""
+    text = json.dumps([[level.count for level in plan.placement.system.levels], plan.document()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_devices(system: System, world: int) -> None:
+    """Refuse a number of processes that is not the number of devices."""
+    if world != system.devices:
+        raise EngineError(
+            f"there are {world} processes, but the plan is for {system.devices} devices ({_counts(system)}): start "
+            f"{system.devices}, or make a plan for {world}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a launcher put a process: its position on its host, and how many processes its host has."""
+
+    local_rank: int
+    local_size: int
+
+
+_LAUNCHERS = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH
+)
+
+
+def seat(environment: Mapping[str, str]) -> Seat | None:
+    """The seat that a launcher tells in the environment; None where none does."""
+    for rank, size in _LAUNCHERS:
+        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
+            return Seat(int(environment[rank]), int(environment[size]))
+    return None
+
+
+def layout_fault(system: System, seats: Mapping[int, Seat | None]) -> str:
+    """What is wrong with where the ranks are; empty if they can be what the plan takes them for.
+
+    Hosts must be the instances of one of the system's levels, with ranks in order. All ranks on one host are fine
+    too, and a host each: which of its levels the hosts are, a system does not say.
+    """
+    counts = system.counts
+    fitting = sorted({prod(counts[k:]) for k in range(len(counts) + 1)}, reverse=True)
+    for rank, at in sorted(seats.items()):
+        if at is None:
+            continue
+        if at.local_size not in fitting:
+            sizes = ", ".join(map(str, fitting[:-1])) + f" or {fitting[-1]}"
+            return (
+                f"rank {rank} is on a host with {at.local_size} processes, but a host of the plan's system "
+                f"{_counts(system)} can have {sizes}"
+            )
+        if rank % at.local_size != at.local_rank:
+            return (
+                f"rank {rank} is number {at.local_rank} of {at.local_size} on its host, but the plan numbers devices "
+                f"host by host, so it should be number {rank % at.local_size}: start a host's ranks one after another"
+            )
+    sizes_seen = {at.local_size: rank for rank, at in sorted(seats.items(), reverse=True) if at is not None}
+    if len(sizes_seen) > 1:
+        (size_a, rank_a), (size_b, rank_b) = sorted(sizes_seen.items())[:2]
+        return (
+            f"hosts have different numbers of processes (rank {rank_a}: {size_a}, rank {rank_b}: {size_b}), but "
+            f"those of the plan's system {_counts(system)} are alike"
+        )
+    return ""
+
+
+def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
+    """What is wrong with what the ranks say of themselves: the digest of their plan, and their seat as two numbers."""
+    other = [rank for rank, each in said.items() if each["plan"] != said[0]["plan"]]
+    if other:
+        return f"{rank_list(other)} has another plan than rank 0: give every process the same plan file"
+    return layout_fault(
+        plan.placement.system, {rank: each["seat"] and Seat(*each["seat"]) for rank, each in said.items()}
+    )
+
+
+def share(length: int, ranks: Sequence[int], rank: int) -> tuple[int, int]:
+    """The elements in a part of a padded whole, and how many of them this rank's part really has.
+
+    >>> [share(5, (0, 4), rank) for rank in (0, 4)]
+    [(3, 3), (3, 2)]
+    """
+    width = -(-length // len(ranks))
+    return width, max(0, min(width, length - ranks.index(rank) * width))
+
+
+def _counts(system: System) -> str:
+    return ",".join(f"{level.name}={level.count}" for level in system.levels)
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Ranks in words; many are cut short."""
+    ranks = list(ranks)
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) != 1 else ''} {shown}"
+
+
+def first_line(error: BaseException) -> str:
+    """The part of a library's message that says something."""
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

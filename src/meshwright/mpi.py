@@ -1,0 +1,322 @@
+"""Plans on MPI communicators, with mpi4py over Open MPI or MPICH."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.engine import (
+    Over,
+    Part,
+    check_devices,
+    choose,
+    digest,
+    judge_start,
+    part_of,
+    plan_groups,
+    rank_list,
+    share,
+)
+from meshwright.errors import EngineError
+from meshwright.plan import Plan
+from meshwright.program import REDUCING, Collective, Goal
+from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
+
+try:
+    from mpi4py import MPI
+except ImportError as error:
+    raise ImportError(
+        f"meshwright.mpi needs mpi4py and an MPI library ({error}): pip install 'meshwright[mpi]'"
+    ) from error
+
+__all__ = ["Reducer"]
+
+Array = NDArray[Any]
+
+_OPERATIONS = {"sum": MPI.SUM, "avg": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+
+
+class Reducer:
+    """Runs the programs of a plan; every process of the communicator makes one.
+
+    Making it checks that all processes have the same plan and sit where it says, and creates the communicators that the
+    programs need. A call is collective over its reduction group, and every rank makes its calls in the same order.
+
+    timeout: seconds after which a process that still waits for others in a call says so and ends; as no MPI call can be
+    broken off, that is the only way out, and mpirun then ends the others.
+    check: whether ranks compare size, dtype and operation: before the "first" call of each kind, "always" or "never".
+    """
+
+    def __init__(
+        self, plan: Plan, comm: "MPI.Intracomm | None" = None, *, timeout: float = 300.0, check: str = "first"
+    ) -> None:
+        """Check that processes and plan fit, and create the communicators."""
+        if check not in ("first", "always", "never"):
+            raise EngineError(f"check={check!r}: expected 'first', 'always' or 'never'")
+        if not timeout > 0:
+            raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
+        comm = MPI.COMM_WORLD if comm is None else comm
+        check_devices(plan.placement.system, comm.size)
+        self.plan, self.check, self.rank = plan, check, comm.rank
+        self._parts = [part_of(plan, number, comm.rank) for number in range(len(plan.reductions))]
+        self._watchdog = _Watchdog(timeout, comm.rank)
+        with self._watchdog("comparing plans with all other ranks"):
+            self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
+            self._compare_plans()
+            self._groups = self._communicators()
+        self._known: set[str] = set()
+        self._scratch: dict[tuple[int, str], Array] = {}
+
+    def all_reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
+        """Reduce over all ranks of the reduction group, in place; op is sum, avg, max or min.
+
+        buffer: a NumPy array, or anything else with the buffer protocol that can be written to.
+        over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
+        """
+        return self._call(Goal.ALL_REDUCE, buffer, None, op, over)
+
+    def reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
+        """Reduce to the first rank of the reduction group, in place; the others' buffers are of no use afterwards."""
+        return self._call(Goal.REDUCE, buffer, None, op, over)
+
+    def broadcast(self, buffer: Any, *, over: Over = None) -> Array:
+        """Send the buffer of the first rank of the reduction group to all others, in place."""
+        return self._call(Goal.BROADCAST, buffer, None, "sum", over)
+
+    def reduce_scatter(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
+        """Reduce, and return this rank's part of the flat result; the buffer stays as it is.
+
+        Parts are equal; where the size does not divide, the last ones are shorter or empty.
+        """
+        return self._call(Goal.REDUCE_SCATTER, buffer, None, op, over)
+
+    def all_gather(self, part: Any, *, out: Any = None, over: Over = None) -> Array:
+        """Put the parts of all ranks of the reduction group one after another.
+
+        out: where to put them; needed where the last parts are shorter, as its size tells the whole.
+        """
+        return self._call(Goal.ALL_GATHER, part, out, "sum", over)
+
+    def close(self) -> None:
+        """Give the communicators back; every process calls it."""
+        for group in self._groups.values():
+            group.Free()
+        self._groups.clear()
+        self._comm.Free()
+
+    def _compare_plans(self) -> None:
+        local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
+        said = {"plan": digest(self.plan), "seat": [local.rank, local.size]}
+        local.Free()
+        everyone = dict(enumerate(self._comm.allgather(said)))
+        if fault := judge_start(self.plan, everyone):
+            raise EngineError(fault)
+
+    def _communicators(self) -> dict[tuple[int, ...], Any]:
+        """One for each group that this rank is in; groups without a rank in common are made at once."""
+        rounds: list[list[tuple[int, ...]]] = []
+        taken: list[set[int]] = []
+        for ranks in plan_groups(self.plan):
+            for groups, busy in zip(rounds, taken, strict=True):
+                if busy.isdisjoint(ranks):
+                    groups.append(ranks)
+                    busy.update(ranks)
+                    break
+            else:
+                rounds.append([ranks])
+                taken.append(set(ranks))
+        made = {}
+        for groups in rounds:
+            mine = next(((color, ranks) for color, ranks in enumerate(groups) if self.rank in ranks), None)
+            group = self._comm.Split(MPI.UNDEFINED if mine is None else mine[0], self.rank)
+            if mine is not None:
+                made[mine[1]] = group
+        return made
+
+    def _call(self, goal: Goal, buffer: Any, out: Any, op: str, over: Over) -> Array:
+        array = _array(buffer, written=goal in IN_PLACE)
+        result = array if out is None else _array(out, written=True)
+        _refuse(goal, array, op)
+        number = choose(self.plan, goal, over, result.nbytes)
+        part = self._parts[number]
+        size = len(part.ranks)
+        length = array.size * size if goal is Goal.ALL_GATHER and out is None else result.size
+        width, mine = share(length, part.ranks, self.rank)
+        kept: Array
+        if goal is Goal.REDUCE_SCATTER:
+            result = np.empty(width, array.dtype)
+            kept = result[:mine]
+        elif goal is Goal.ALL_GATHER:
+            if out is None:
+                result = np.empty(length, array.dtype)
+            if array.size != mine or result.dtype != array.dtype:
+                raise EngineError(
+                    f"rank {self.rank} gives {array.size} elements of {array.dtype}, but its part of {length} "
+                    f"elements of {result.dtype} over {size} ranks has {mine}"
+                )
+            kept = result
+        else:
+            kept = result
+        words = f"gives {length} elements of {array.dtype} to {goal}" + (f" ({op})" if goal in REDUCING else "")
+        if self.check != "never" and size > 1:
+            self._compare(number, part, words)
+        if length:
+            self._execute(part, array, result, op)
+        return kept
+
+    def _compare(self, number: int, part: Part, words: str) -> None:
+        """Compare a call with the rest of the reduction group, point to point: there may be no communicator of it."""
+        key = f"{number} {words}"
+        if self.check == "first" and key in self._known:
+            return
+        first, *others = part.ranks
+        with self._watchdog(f"comparing a call with {rank_list(part.ranks)}"):
+            if self.rank == first:
+                said = {first: words} | {rank: self._comm.recv(source=rank, tag=number) for rank in others}
+                different = [rank for rank in others if said[rank] != words]
+                theirs = f"{rank_list(different)} {said[different[0]]}" if different else ""
+                fault = f"the ranks call differently: rank {first} {words}, {theirs}" if different else ""
+                for rank in others:
+                    self._comm.send(fault, dest=rank, tag=number)
+            else:
+                self._comm.send(words, dest=first, tag=number)
+                fault = self._comm.recv(source=first, tag=number)
+        if fault:
+            raise EngineError(fault)
+        self._known.add(key)
+
+    def _execute(self, part: Part, array: Array, result: Array, op: str) -> None:
+        schedule, goal = part.schedule, part.planned.reduction.goal
+        length = result.size if goal is Goal.ALL_GATHER else array.size
+        width = -(-length // schedule.parts)
+        taken = width if goal is Goal.ALL_GATHER else width * schedule.parts
+        given = width if goal is Goal.REDUCE_SCATTER else width * schedule.parts
+        ready = array.flags.c_contiguous and array.size == taken
+        source = array.reshape(-1) if ready else self._padded(array, taken)
+        if goal in IN_PLACE:
+            target = source
+        elif result.flags.c_contiguous and result.size == given:
+            target = result.reshape(-1)
+        else:
+            target = self._room(OUTPUT, given, array.dtype)
+        buffers = [source, target]
+        buffers += [self._room(SCRATCH + k, n * width, array.dtype) for k, n in enumerate(schedule.scratch)]
+        if goal not in REDUCING:  # whatever the dtype, these only move bytes
+            buffers = [buffer.view(np.uint8) for buffer in buffers]
+            width *= array.itemsize
+        for move in schedule.moves:
+            if isinstance(move, Copy):
+                seen = buffers[move.source][: move.parts * width].reshape(*move.shape, width)
+                shuffled = seen.transpose(*move.axes, len(move.axes))
+                buffers[move.target][: move.parts * width].reshape(shuffled.shape)[...] = shuffled
+            else:
+                with self._watchdog(f"{part.step(move.step)} with {rank_list(part.ranks[k] for k in move.group)}"):
+                    self._collective(part, move, buffers, width, _OPERATIONS[op])
+        if op == "avg":
+            target /= len(part.ranks)
+        if not np.may_share_memory(target, result):
+            result[...] = target[: result.size].reshape(result.shape)
+
+    def _collective(self, part: Part, move: Call, buffers: list[Array], width: int, op: "MPI.Op") -> None:
+        group = self._groups[tuple(part.ranks[device] for device in move.group)]
+        source = buffers[move.source][: move.taken * width]
+        target = buffers[move.target][: move.given * width]
+        if move.collective is Collective.ALL_REDUCE:
+            group.Allreduce(MPI.IN_PLACE, target, op)
+        elif move.collective is Collective.REDUCE_SCATTER:
+            group.Reduce_scatter_block(source, target, op)
+        elif move.collective is Collective.ALL_GATHER:
+            group.Allgather(source, target)
+        elif move.collective is Collective.BROADCAST:
+            group.Bcast(target)
+        elif group.rank == 0:
+            group.Reduce(MPI.IN_PLACE, target, op)
+        else:
+            group.Reduce(source, None, op)
+
+    def _padded(self, array: Array, length: int) -> Array:
+        room = self._room(INPUT, length, array.dtype)
+        room[: array.size].reshape(array.shape)[...] = array
+        room[array.size :] = 0
+        return room
+
+    def _room(self, slot: int, length: int, dtype: Any) -> Array:
+        """Memory for a call, kept for the next one."""
+        kept = self._scratch.get((slot, dtype.str))
+        if kept is None or kept.size < length:
+            kept = self._scratch[slot, dtype.str] = np.empty(length, dtype)
+        return kept[:length]
+
+
+def _array(buffer: Any, *, written: bool) -> Array:
+    """A buffer as a NumPy array that shares its memory."""
+    try:
+        array = buffer if isinstance(buffer, np.ndarray) else np.asarray(memoryview(buffer))
+    except TypeError:
+        raise EngineError(f"expected a NumPy array or another buffer, not {type(buffer).__name__}") from None
+    if written and not array.flags.writeable:
+        raise EngineError(f"the result goes into the given {type(buffer).__name__}, but it is read-only")
+    return array
+
+
+def _refuse(goal: Goal, array: Array, op: str) -> None:
+    if op not in _OPERATIONS:
+        raise EngineError(f"op={op!r}: expected sum, avg, max or min")
+    if array.dtype.hasobject:
+        raise EngineError("arrays of Python objects cannot be sent")
+    if goal in REDUCING:
+        if (
+            not array.dtype.isnative
+            or array.dtype.kind not in "iufc"
+            or array.dtype.itemsize < 1
+            or _unknown(array.dtype)
+        ):
+            raise EngineError(f"MPI cannot reduce {array.dtype}; it can reduce native integers, float32 and float64")
+        if array.dtype.kind == "c" and op in ("max", "min"):
+            raise EngineError(f"{array.dtype} has no {op}")
+        if op == "avg" and array.dtype.kind not in "fc":
+            raise EngineError(
+                f"op='avg' needs floating point numbers, not {array.dtype}: reduce with 'sum', then divide"
+            )
+
+
+def _unknown(dtype: "np.dtype[Any]") -> bool:
+    return dtype.char not in MPI._typedict
+
+
+class _Watchdog:
+    """Ends this process when it waits too long for others inside MPI, with a message that says for what."""
+
+    TICK = 0.1
+
+    def __init__(self, timeout: float, rank: int) -> None:
+        self.timeout, self.rank = timeout, rank
+        self.waiting: tuple[float, str] | None = None
+        threading.Thread(target=self.watch, name="meshwright-watchdog", daemon=True).start()
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        self.waiting = (time.monotonic() + self.timeout, what)
+        try:
+            yield
+        finally:
+            self.waiting = None
+
+    def watch(self) -> None:
+        while True:
+            time.sleep(min(self.TICK, self.timeout / 4))
+            waiting = self.waiting
+            if waiting is not None and time.monotonic() > waiting[0]:
+                print(
+                    f"meshwright: rank {self.rank} waited {self.timeout:g} s in {waiting[1]}: another rank has died, "
+                    "hangs or makes other calls",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(3)

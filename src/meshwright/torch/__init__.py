@@ -1,0 +1,13 @@
+"""Plans on PyTorch process groups: meshes, an executor for the plan's programs, and a hook for DDP."""
+
+try:
+    import torch.distributed as _distributed  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"meshwright.torch needs PyTorch ({error}): pip install 'meshwright[torch]'") from error
+
+from meshwright.torch.hook import ddp_hook
+from meshwright.torch.lane import Work
+from meshwright.torch.mesh import device_mesh, factor_mesh
+from meshwright.torch.reducer import Reducer
+
+__all__ = ["Reducer", "Work", "ddp_hook", "device_mesh", "factor_mesh"]

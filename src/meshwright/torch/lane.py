@@ -1,0 +1,100 @@
+"""The order of calls: one after another on every rank, now, on a worker thread, or on a CUDA stream of their own."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import torch
+
+from meshwright.errors import EngineError
+
+Job = Callable[[], torch.Tensor]
+
+
+class Work:
+    """A call that is on its way."""
+
+    def __init__(self, future: "torch.futures.Future[torch.Tensor]") -> None:
+        """Wrap the future of the result."""
+        self._future = future
+
+    def wait(self) -> torch.Tensor:
+        """The result, or the error that the call ended with; with CUDA, the current stream waits, not the CPU."""
+        return self._future.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the result is there, or an error."""
+        return self._future.done()
+
+    def get_future(self) -> "torch.futures.Future[torch.Tensor]":
+        """The future of the result, as PyTorch's communication hooks want it."""
+        return self._future
+
+
+class Lane:
+    """Does calls in the order in which they are made; refuses after a failure, as ranks are out of step then."""
+
+    def __init__(self) -> None:
+        """Nothing is under way."""
+        self._busy = threading.Lock()  # held by the thread that communicates
+        self._worker: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None  # what the worker will do last
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._failure = ""
+
+    def run(self, job: Job) -> torch.Tensor:
+        """Do a job now, after those that are under way."""
+        if self._last is not None:
+            wait([self._last])
+        if not self._busy.acquire(blocking=False):
+            raise EngineError("another thread is in a call of this Reducer; calls must come in one order on every rank")
+        try:
+            return self._guarded(job)
+        finally:
+            self._busy.release()
+
+    def start(self, job: Job) -> Work:
+        """Do a job on the worker thread."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "meshwright")
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+        def work() -> None:
+            try:
+                with self._busy:
+                    result = self._guarded(job)
+            except BaseException as error:
+                future.set_exception(error)  # type: ignore[arg-type]
+            else:
+                future.set_result(result)
+
+        self._last = self._worker.submit(work)
+        return Work(future)
+
+    def start_on_stream(self, job: Job, device: torch.device) -> Work:
+        """Enqueue a job on a stream of its own, behind what the current stream has so far."""
+        stream = self._streams.get(device)
+        if stream is None:
+            stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
+        with torch.cuda.stream(stream):
+            result = self.run(job)
+            result.record_stream(stream)
+            future.set_result(result)  # remembers where in the stream it is
+        return Work(future)
+
+    def close(self) -> None:
+        """Finish what is under way."""
+        if self._worker is not None:
+            self._worker.shutdown()
+        self._failure = self._failure or "the Reducer is closed"
+
+    def _guarded(self, job: Job) -> torch.Tensor:
+        if self._failure:
+            raise EngineError(f"this Reducer can no longer be used: {self._failure}")
+        try:
+            return job()
+        except BaseException as error:
+            self._failure = str(error) or type(error).__name__
+            raise

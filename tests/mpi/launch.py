@@ -1,0 +1,17 @@
+"""Starts the ranks of the MPI tests through mpirun, on this machine."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from meshwright.launch import mpirun_command
+
+
+def mpirun(ranks: int, function: str, *arguments: str, limit: float = 300) -> "subprocess.CompletedProcess[str]":
+    """Run a function of tests.mpi.programs in every rank."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed (Debian: openmpi-bin libopenmpi-dev)")
+    command = [*mpirun_command(ranks), sys.executable, "-m", "tests.mpi.programs", function, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)

@@ -1,0 +1,13 @@
+"""Programs on real gloo process groups."""
+
+import pytest
+
+from tests.engines import EXHAUSTIVE
+from tests.ranks import results
+
+
+@pytest.mark.parametrize("spec", EXHAUSTIVE)
+def test_every_program_reduces_exactly_and_alike_on_every_rank(spec: str) -> None:
+    bits = results("tests.torch.programs:every_program", 4 if spec == "node=2,gpu=2" else 8, spec, limit=300)
+    assert len(bits[0]) == EXHAUSTIVE[spec][1]
+    assert all(each == bits[0] for each in bits)
