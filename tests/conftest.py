@@ -1,5 +1,7 @@
 import os
 
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"  # before anything imports JAX
+
 from hypothesis import settings
 
 # Times vary between machines, so no deadlines; on CI the same examples are drawn every time.

@@ -4,6 +4,7 @@ A fresh interpreter imports the function's module once and forks the ranks, so t
 eight times. Whatever happens, it ends within the time limit and leaves no process behind.
 """
 
+import faulthandler
 import importlib
 import json
 import os
@@ -72,6 +73,7 @@ def main(function: str, ranks: int, folder: Path, limit: float) -> None:
         pid = os.fork()
         if pid == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            faulthandler.dump_traceback_later(limit * 0.9)  # where a rank hangs
             os._exit(_rank(call, rank, arguments, folder / str(rank)))
         pids.append(pid)
     deadline = time.monotonic() + limit

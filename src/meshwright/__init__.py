@@ -1,6 +1,10 @@
 """Meshwright places parallelism axes on hierarchical clusters and synthesizes the collectives that reduce over them."""
 
+from importlib import import_module
+from types import ModuleType
+
 from meshwright.errors import (
+    EngineError,
     InvalidProgramError,
     MeshwrightError,
     PlacementError,
@@ -14,13 +18,15 @@ from meshwright.placement import Placement, count_placements, parse_axes, placem
 from meshwright.plan import Plan, PlannedReduction, Reduction, parse_reduction, read_plan, write_plan
 from meshwright.planner import Ranking, plan
 from meshwright.profiles import Library, load_library
-from meshwright.program import Collective, Goal, Grouping, Program, Step, parse_program
+from meshwright.program import ROOTED, Collective, Goal, Grouping, Program, Step, parse_program
 from meshwright.semantics import check_program
 from meshwright.synthesis import ProgramGraph, program_graph
 from meshwright.system import Fabric, Level, Link, System, load_system, parse_system, preset
 
 __all__ = [
+    "ROOTED",
     "Collective",
+    "EngineError",
     "Fabric",
     "Goal",
     "Grouping",
@@ -61,3 +67,10 @@ __all__ = [
     "run_program",
     "write_plan",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The engines, loaded when they are first asked for: each needs a library of its own."""
+    if name in ("torch", "jax", "mpi"):
+        return import_module(f"meshwright.{name}")
+    raise AttributeError(f"module 'meshwright' has no attribute {name!r}")

@@ -106,11 +106,11 @@ def digest(plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def check_devices(system: System, world: int) -> None:
+def check_devices(system: System, world: int, what: str = "processes") -> None:
     """Refuse a number of processes that is not the number of devices."""
     if world != system.devices:
         raise EngineError(
-            f"there are {world} processes, but the plan is for {system.devices} devices ({_counts(system)}): start "
+            f"there are {world} {what}, but the plan is for {system.devices} devices ({_counts(system)}): start "
             f"{system.devices}, or make a plan for {world}"
         )
 

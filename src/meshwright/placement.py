@@ -153,7 +153,8 @@ class Placement:
         by_level = np.arange(self.system.devices).reshape(
             [f for column in zip(*self.matrix, strict=True) for f in column]
         )
-        return by_level.transpose([level * rows + row for row in range(rows) for level in range(levels)])
+        by_axis = by_level.transpose([level * rows + row for row in range(rows) for level in range(levels)])
+        return np.ascontiguousarray(by_axis)
 
     def _check_listed(self) -> None:
         if self.system.devices > MAX_DEVICES:

@@ -1,14 +1,37 @@
 """What the ranks of the PyTorch tests do."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from meshwright.torch import Reducer
+from meshwright import (
+    Collective,
+    EngineError,
+    Goal,
+    Grouping,
+    Placement,
+    Plan,
+    PlannedReduction,
+    Program,
+    Reduction,
+    Step,
+    load_library,
+    parse_hierarchy,
+    parse_program,
+    parse_system,
+    reduction_hierarchy,
+)
+from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh
+from meshwright.torch.collectives import REDUCED
 from tests.engines import EXHAUSTIVE, plan_of, programs_of
 
 
@@ -44,3 +67,196 @@ def every_program(rank: int, spec: str) -> dict[str, bytes]:
             bits[program.text(plan.hierarchy(plan.reductions[number]))] = floats.numpy().tobytes()
         reducer.close()
     return bits
+
+
+def hierarchical(goal: Goal = Goal.ALL_REDUCE, spec: str = "node=2,gpu=2") -> Plan:
+    """A plan with one program of several steps for a goal."""
+    text = {
+        Goal.ALL_REDUCE: "ReduceScatter inside node; AllReduce across node; AllGather inside node",
+        Goal.REDUCE_SCATTER: "ReduceScatter inside node; ReduceScatter across node",
+        Goal.ALL_GATHER: "AllGather inside node; AllGather across node",
+        Goal.REDUCE: "Reduce inside node; Reduce masters of node",
+        Goal.BROADCAST: "Broadcast masters of node; Broadcast inside node",
+    }[goal]
+    return plan_of(spec, [parse_program(text, parse_hierarchy(spec))], goal)
+
+
+def operations(rank: int) -> None:
+    """Every operation on every dtype that is reduced, on shapes that do not divide, against NumPy."""
+    with gloo():
+        reducer = Reducer(hierarchical())
+        for dtype in sorted(REDUCED, key=str):
+            for op in ("sum", "avg", "max", "min"):
+                if op == "avg" and not dtype.is_floating_point:
+                    continue
+                whole = torch.arange(4 * 15).reshape(4, 3, 5).remainder(7).to(dtype)
+                mine = whole[rank].clone()
+                assert reducer.all_reduce(mine, op).data_ptr() == mine.data_ptr()
+                exact = whole.to(torch.float64)
+                wanted = {
+                    "sum": exact.sum(0),
+                    "avg": exact.mean(0),
+                    "max": exact.amax(0),
+                    "min": exact.amin(0),
+                }[op]
+                assert torch.equal(mine.to(torch.float64), wanted), (dtype, op)
+        big = torch.full((5,), 30000.0, dtype=torch.float16)
+        assert reducer.all_reduce(big, "avg").tolist() == [30000.0] * 5  # the sum would be infinite
+
+
+def shapes(rank: int) -> None:
+    """Non-contiguous, empty, scalar, large and gradient-tracking tensors."""
+    with gloo():
+        reducer = Reducer(hierarchical())
+        columns = torch.full((6, 4), float(rank)).t()
+        assert not columns.is_contiguous()
+        reducer.all_reduce(columns)
+        assert torch.equal(columns, torch.full((4, 6), 6.0))
+        strided = torch.zeros(20)
+        reducer.all_reduce(strided[::2].add_(1))
+        assert strided.tolist() == [4.0, 0.0] * 10
+        assert reducer.all_reduce(torch.empty(0, 3)).shape == (0, 3)
+        assert reducer.all_reduce(torch.tensor(2.0)).item() == 8.0
+        weight = torch.ones(3, requires_grad=True)
+        reducer.all_reduce(weight)
+        assert weight.tolist() == [4.0] * 3
+        assert weight.requires_grad
+        large = torch.arange(2**20, dtype=torch.int32)  # pieces above the size at which a ring takes over
+        reducer.all_reduce(large)
+        assert torch.equal(large, 4 * torch.arange(2**20, dtype=torch.int32))
+        largest = torch.arange(2**20, dtype=torch.int32) + rank
+        reducer.all_reduce(largest, "max")
+        assert torch.equal(largest, torch.arange(2**20, dtype=torch.int32) + 3)
+
+
+def goals(rank: int) -> None:
+    """The other four goals, over a length that four ranks do not divide."""
+    whole = torch.arange(4 * 11).reshape(4, 11)
+    total = whole.sum(0)
+    starts = [0, 3, 6, 9]
+    parts = [total[start : start + 3] for start in starts]
+    with gloo():
+        scatter, gather = Reducer(hierarchical(Goal.REDUCE_SCATTER)), Reducer(hierarchical(Goal.ALL_GATHER))
+        mine = whole[rank].clone()
+        part = scatter.reduce_scatter(mine)
+        assert torch.equal(part, parts[rank])
+        assert torch.equal(mine, whole[rank])
+        for tensor in (whole[rank].half(), whole[rank].double()):
+            means = scatter.reduce_scatter(tensor, "avg")
+            assert torch.equal(means.double(), parts[rank].double() / 4)
+            assert torch.equal(tensor.double(), whole[rank].double())
+        out = torch.empty(11, dtype=torch.int64)
+        gather.all_gather(part, out=out)
+        assert torch.equal(out, total)
+        assert gather.all_gather(torch.tensor([rank, rank])).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert gather.all_gather(torch.tensor([rank % 2 == 0])).tolist() == [True, False, True, False]
+        reducer = Reducer(hierarchical(Goal.REDUCE))
+        mine = whole[rank].clone()
+        reducer.reduce(mine)
+        assert rank > 0 or torch.equal(mine, total)
+        sender = Reducer(hierarchical(Goal.BROADCAST))
+        for dtype in (torch.int64, torch.bool, torch.complex64, torch.int16):
+            mine = whole[rank].to(dtype)
+            sender.broadcast(mine)
+            assert torch.equal(mine, whole[0].to(dtype))
+
+
+def many_at_once(rank: int) -> None:
+    """Asynchronous calls keep their order, also with synchronous ones between them."""
+    with gloo():
+        reducer = Reducer(hierarchical())
+        tensors = [torch.full((k + 1,), float(rank)) for k in range(20)]
+        works = [reducer.all_reduce(tensor, async_op=True) for tensor in tensors]
+        now = reducer.all_reduce(torch.ones(3))
+        assert now.tolist() == [4.0] * 3
+        assert all(work.is_completed() for work in works)
+        for work, tensor in zip(works, tensors, strict=True):
+            assert work.wait().data_ptr() == tensor.data_ptr()
+            assert tensor.tolist() == [6.0] * len(tensor)
+        future = reducer.all_reduce(torch.ones(2), async_op=True).get_future()
+        assert future.then(lambda done: done.value()[0].item() + 1).wait() == 5.0
+
+
+def axes(rank: int) -> list[tuple[int, ...]]:
+    """A plan with several reductions: which is meant, and that only its groups exist."""
+    placement = Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((2, 2), (1, 2)))
+    hierarchy = reduction_hierarchy(placement, ["data"])
+    program = parse_program("ReduceScatter inside node; AllReduce across node; AllGather inside node", hierarchy)
+    flat = [
+        Program((Step(Collective.ALL_REDUCE, Grouping(0, 0)),)),
+        Program((Step(Collective.ALL_GATHER, Grouping(0, 0)),)),
+    ]
+    plan = Plan(
+        placement,
+        load_library("ring"),
+        (
+            PlannedReduction(Reduction(("data",), 2**20), program, 1, 1, 1),
+            PlannedReduction(Reduction(("shard",), 2**20), flat[0], 1, 1, 1),
+            PlannedReduction(Reduction(("shard",), 2**20, goal=Goal.ALL_GATHER), flat[1], 1, 1, 1),
+        ),
+    )
+    with gloo():
+        reducer = Reducer(plan)
+        for over in ("data", "shard"):
+            group = next(group for group in placement.groups([over]) if rank in group)
+            tensor = torch.tensor([2**rank])
+            assert reducer.all_reduce(tensor, over=over).item() == sum(2**member for member in group)
+        gathered = reducer.all_gather(torch.tensor([rank])).tolist()
+        assert gathered == list(next(group for group in placement.groups(["shard"]) if rank in group))
+        for wrong, message in (
+            (None, "more than one all-reduce: say which with over=…: all-reduce over data; all-reduce over shard"),
+            ("tensor", "the plan has no all-reduce over tensor; it has: all-reduce over data"),
+            (2, "reduction 2 of the plan is all-gather over shard, not a all-reduce"),
+            (7, "there is no reduction 7: the plan has 0 to 2"),
+        ):
+            with pytest.raises(EngineError, match=re.escape(message)):
+                reducer.all_reduce(torch.ones(2), over=wrong)
+        return sorted(reducer._groups)
+
+
+def meshes(rank: int) -> None:
+    """A placement as DeviceMesh, used by FSDP2 and sliced by factors."""
+    placement = Placement(parse_system("node=2,gpu=2"), ("data", "shard"), ((1, 2), (2, 1)))
+    with gloo():
+        mesh = device_mesh(placement, "cpu")
+        assert mesh.mesh_dim_names == ("data", "shard")
+        assert mesh.mesh.tolist() == [[0, 2], [1, 3]]
+        at = placement.coordinates(rank)
+        assert list(mesh.get_coordinate() or []) == [at["data"], at["shard"]]
+        assert dist.get_process_group_ranks(mesh["shard"].get_group()) == list(placement.groups(["shard"])[at["data"]])
+        split = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
+        factors = factor_mesh(split, "cpu")
+        assert factors.mesh_dim_names == ("data_node", "data_gpu")
+        assert dist.get_process_group_ranks(factors["data_gpu"].get_group()) == [rank // 2 * 2, rank // 2 * 2 + 1]
+        torch.manual_seed(0)
+        model, reference = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        reference.load_state_dict(model.state_dict())
+        fully_shard(model, mesh=mesh["data", "shard"])  # HSDP
+        inputs = torch.arange(4 * 8.0).reshape(4, 8)
+        model(inputs[rank : rank + 1]).square().sum().backward()
+        reference(inputs).square().sum().div(4).backward()
+        ours, theirs = model.weight.grad, reference.weight.grad
+        assert isinstance(ours, DTensor)
+        assert theirs is not None
+        assert torch.allclose(ours.full_tensor(), theirs, rtol=1e-4)
+
+
+def training(rank: int, with_plan: bool) -> bytes:
+    """The parameters after some steps of DDP, with a plan or without."""
+    with gloo():
+        return _trained(rank, with_plan)  # in a function of its own: DDP must be gone before its process group is
+
+
+def _trained(rank: int, with_plan: bool) -> bytes:
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(20, 50), torch.nn.Tanh(), torch.nn.Linear(50, 7)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.002)
+    if with_plan:
+        model.register_comm_hook(Reducer(hierarchical()), ddp_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(8, 20, generator=generator)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).numpy().tobytes()

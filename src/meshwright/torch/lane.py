@@ -75,7 +75,7 @@ class Lane:
         """Enqueue a job on a stream of its own, behind what the current stream has so far."""
         stream = self._streams.get(device)
         if stream is None:
-            stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
         with torch.cuda.stream(stream):

@@ -1,0 +1,166 @@
+"""Plans on JAX meshes: functions for `shard_map` that carry out the plan's programs with XLA's collectives.
+
+The mesh has an axis per factor of the placement, so that every group of a program is a set of mesh axes.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.engine import Over, Seat, check_devices, choose, describe, layout_fault
+from meshwright.errors import EngineError
+from meshwright.placement import Placement
+from meshwright.plan import Plan, PlannedReduction
+from meshwright.program import ROOTED, Collective, Goal, Step, step_text
+from meshwright.schedule import Copy, Schedule, schedule
+from meshwright.semantics import check_program
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.sharding import Mesh
+except ImportError as error:
+    raise ImportError(f"meshwright.jax needs JAX ({error}): pip install 'meshwright[jax]'") from error
+
+__all__ = ["Reducer", "factor_mesh", "mesh"]
+
+
+def mesh(plan: Plan | Placement, devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh with an axis per parallelism axis, named like it; devices are in the system's order (jax.devices())."""
+    placement, array = _devices(plan, devices)
+    return Mesh(array[placement.mesh()], placement.axes)
+
+
+def factor_mesh(plan: Plan | Placement, devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh with an axis per factor of the placement that is not 1, named like `data_node` and `data_gpu`.
+
+    `PartitionSpec(tuple(placement.factors(["data"])))` shards over the whole axis, in the same order as `mesh` does.
+    """
+    placement, array = _devices(plan, devices)
+    return Mesh(array[placement.factor_mesh()], tuple(placement.factors()))
+
+
+def _devices(plan: Plan | Placement, devices: Sequence[Any] | None) -> tuple[Placement, Any]:
+    placement = plan.placement if isinstance(plan, Plan) else plan
+    devices = jax.devices() if devices is None else list(devices)
+    check_devices(placement.system, len(devices), "JAX devices")
+    hosts = [device.process_index for device in devices]
+    seats: dict[int, Seat | None] = {
+        number: Seat(hosts[:number].count(host), hosts.count(host)) for number, host in enumerate(hosts)
+    }
+    if len(set(hosts)) > 1 and (fault := layout_fault(placement.system, seats)):
+        raise EngineError(fault)
+    array = np.empty(len(devices), dtype=object)
+    array[:] = devices
+    return placement, array
+
+
+class Reducer:
+    """Carries out the programs of a plan; its methods are for use inside `shard_map` over `factor_mesh(plan)`.
+
+    They can be jitted and differentiated, and take an array or a tree of arrays. JAX has no rooted collectives, so the
+    programs must do without Reduce and Broadcast.
+
+    >>> from meshwright import Reduction, load_system, plan
+    >>> best = plan(load_system("node=2@8GB/s,gpu=4@200GB/s"), {"data": 8}, [Reduction(("data",), 2**20)]).candidates[0]
+    >>> Reducer(best).axes("data")
+    ('data_node', 'data_gpu')
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """Check the plan's programs."""
+        self.plan = plan
+        self._schedules = [_schedule(plan, planned) for planned in plan.reductions]
+
+    def axes(self, *axes: str) -> tuple[str, ...]:
+        """The mesh axes of some of the plan's axes: what to put into a PartitionSpec."""
+        return tuple(self.plan.placement.factors(axes))
+
+    def all_reduce(self, tree: Any, op: str = "sum", *, over: Over = None) -> Any:
+        """Reduce over all devices of the reduction group; op is sum, avg, max or min.
+
+        over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
+        """
+        return _by_dtype(tree, lambda flat: self._run(Goal.ALL_REDUCE, flat, op, over)[: flat.size])
+
+    def reduce_scatter(self, array: Any, op: str = "sum", *, over: Over = None) -> Any:
+        """Reduce, and return this device's part of the flat result, padded with zeros where that does not divide."""
+        return self._run(Goal.REDUCE_SCATTER, jnp.ravel(array), op, over)
+
+    def all_gather(self, part: Any, *, over: Over = None) -> Any:
+        """Put the parts of all devices of the reduction group one after another, flat."""
+        return self._run(Goal.ALL_GATHER, jnp.ravel(part), "sum", over)
+
+    def _run(self, goal: Goal, flat: Any, op: str, over: Over) -> Any:
+        if op not in _REDUCE:
+            raise EngineError(f"op={op!r}: expected sum, avg, max or min")
+        number = choose(self.plan, goal, over, flat.nbytes)
+        planned, todo = self.plan.reductions[number], self._schedules[number]
+        levels = [
+            [name for axis in self._in_column_order(planned) if (name := f"{axis}_{level}") in self._names]
+            for level in self.plan.hierarchy(planned).names
+        ]
+        size = self.plan.hierarchy(planned).size
+        if goal is not Goal.ALL_GATHER:
+            flat = jnp.pad(flat, (0, -flat.size % todo.parts))
+        for move in todo.moves:
+            if isinstance(move, Copy):
+                flat = flat.reshape(*move.shape, -1).transpose(*move.axes, len(move.axes)).reshape(-1)
+                continue
+            step = planned.program.steps[move.step]
+            inside = levels[step.grouping.first : step.grouping.last + 1]
+            flat = _collective(step, flat, tuple(name for level in inside for name in level), op)
+        return flat / size if op == "avg" else flat
+
+    @property
+    def _names(self) -> dict[str, int]:
+        return self.plan.placement.factors()
+
+    def _in_column_order(self, planned: PlannedReduction) -> list[str]:
+        return [axis for axis in self.plan.placement.axes if axis in planned.reduction.axes]
+
+
+def _schedule(plan: Plan, planned: PlannedReduction) -> Schedule:
+    hierarchy = plan.hierarchy(planned)
+    check_program(planned.program, hierarchy, planned.reduction.goal)
+    for number, step in enumerate(planned.program.steps, 1):
+        if step.collective in ROOTED or step.grouping.masters:
+            raise EngineError(
+                f"JAX has no rooted collectives, so step {number} ({step_text(step, hierarchy.names)}) of the "
+                f"{describe(planned)} cannot run: plan without them (plan --no-rooted)"
+            )
+    return schedule(planned.program, hierarchy, 0, planned.reduction.goal)  # every device does the same
+
+
+def _collective(step: Step, flat: Any, names: tuple[str, ...], op: str) -> Any:
+    if step.collective is Collective.ALL_REDUCE:
+        return _REDUCE[op](flat, names)
+    if step.collective is Collective.ALL_GATHER:
+        return lax.all_gather(flat, names, tiled=True, **_INVARIANT)
+    if op in ("sum", "avg"):
+        return lax.psum_scatter(flat, names, tiled=True)
+    pieces = lax.all_to_all(flat.reshape(lax.axis_size(names), -1), names, 0, 0)
+    return (jnp.max if op == "max" else jnp.min)(pieces, axis=0)
+
+
+_REDUCE: dict[str, Any] = {"sum": lax.psum, "avg": lax.psum, "max": lax.pmax, "min": lax.pmin}
+
+# What everyone has gathered is the same for all, which `shard_map` can be told where JAX tells such values apart.
+_INVARIANT: dict[str, str] = {"to": "invarying"} if "to" in inspect.signature(lax.all_gather).parameters else {}
+
+
+def _by_dtype(tree: Any, reduce: Any) -> Any:
+    """A tree whose arrays have been reduced, those of a dtype as one."""
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    results: list[Any] = [None] * len(leaves)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        chosen = [k for k, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        flats = [jnp.ravel(leaves[k]) for k in chosen]
+        reduced = reduce(flats[0] if len(flats) == 1 else jnp.concatenate(flats))
+        for k, piece in zip(chosen, jnp.split(reduced, np.cumsum([f.size for f in flats])[:-1]), strict=True):
+            results[k] = piece.reshape(leaves[k].shape)
+    return jax.tree.unflatten(structure, results)

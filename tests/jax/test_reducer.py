@@ -1,0 +1,213 @@
+"""Plans on JAX, with eight devices made of this host."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from meshwright import (
+    ROOTED,
+    Collective,
+    EngineError,
+    Goal,
+    Placement,
+    Plan,
+    PlannedReduction,
+    Reduction,
+    load_library,
+    parse_program,
+    parse_system,
+    plan,
+    reduction_hierarchy,
+)
+from meshwright.jax import Reducer, factor_mesh, mesh
+from meshwright.program import device_groups
+from tests.engines import EXHAUSTIVE, plan_of, programs_of
+
+UNROOTED = tuple(collective for collective in Collective if collective not in ROOTED)
+
+
+def shards(plan: Plan, axes: tuple[str, ...], work: Any, out_axes: tuple[str, ...] = ()) -> Any:
+    """A jitted function that gives every device its row, and does some work on it."""
+    devices = jax.devices()[: plan.placement.system.devices]
+    return jax.jit(
+        jax.shard_map(
+            lambda row: work(row[0]),
+            mesh=factor_mesh(plan, devices),
+            in_specs=PartitionSpec(axes),
+            out_specs=PartitionSpec(out_axes),
+        )
+    )
+
+
+@pytest.mark.parametrize("spec", EXHAUSTIVE)
+def test_every_program_without_rooted_steps_reduces_exactly(spec: str) -> None:
+    programs = programs_of(spec, every=20 if spec.count(",") > 1 else 1, collectives=UNROOTED)
+    assert len(programs) == (16 if spec.count(",") > 1 else 20)
+    best = plan_of(spec, programs)
+    reducer = Reducer(best)
+    axes = reducer.axes("data")
+    for number, program in enumerate(programs):
+        rng = np.random.default_rng(number)
+        length = int(rng.integers(1, 100))
+        whole = rng.integers(-1000, 1000, (best.placement.system.devices, length)).astype(np.int32)
+        reduce = shards(best, axes, lambda row, k=number: reducer.all_reduce(row, over=k))
+        assert np.array_equal(reduce(whole), whole.sum(0)), program
+        reals = rng.standard_normal(whole.shape).astype(np.float32)
+        each = shards(best, axes, lambda row, k=number: reducer.all_reduce(row, over=k)[None], axes)(reals)
+        np.testing.assert_allclose(each[0], reals.sum(0), rtol=1e-4, atol=1e-5)
+        assert len({np.asarray(row).tobytes() for row in each}) == 1, f"{program} differs between devices"
+
+
+def hlo_collectives(function: Any, *arguments: Any) -> Iterator[tuple[str, frozenset[tuple[int, ...]]]]:
+    text = function.lower(*arguments).compile().as_text()
+    pattern = (
+        r"= \S+ (all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)(?:-start)?\(.*replica_groups=(\S+)"
+    )
+    for line in text.splitlines():
+        if found := re.search(pattern, line):
+            groups = re.findall(r"\{([\d,]+)\}", found[2])
+            yield found[1], frozenset(tuple(map(int, group.split(","))) for group in groups)
+
+
+PLACED = Placement(parse_system("node=2,gpu=4"), ("data", "shard", "tensor"), ((2, 1), (1, 2), (1, 2)))
+NAMES = {
+    Collective.ALL_REDUCE: "all-reduce",
+    Collective.REDUCE_SCATTER: "reduce-scatter",
+    Collective.ALL_GATHER: "all-gather",
+}
+
+
+@pytest.mark.parametrize("axes", [("data", "shard"), ("data", "tensor"), ("tensor", "data"), ("shard", "tensor")])
+def test_the_compiled_code_has_exactly_the_collectives_of_the_program(axes: tuple[str, ...]) -> None:
+    hierarchy = reduction_hierarchy(PLACED, axes)
+    for program in programs_of(str(hierarchy), collectives=UNROOTED):
+        planned = PlannedReduction(Reduction(axes, 1 << 20), program, 1, 1, 1)
+        placed = Plan(PLACED, load_library("ring"), (planned,))
+        reducer = Reducer(placed)
+        every = reducer.axes("data", "shard", "tensor")
+        kept = tuple(name for name in every if name not in reducer.axes(*axes))
+        function = shards(placed, every, lambda row, r=reducer: r.all_reduce(row)[None], kept)
+        expected = [
+            (
+                NAMES[step.collective],
+                frozenset(
+                    tuple(group[device] for device in devices)
+                    for group in PLACED.groups(axes)
+                    for devices in device_groups(step.grouping, hierarchy.radices)
+                ),
+            )
+            for step in program.steps
+        ]
+        assert list(hlo_collectives(function, np.zeros((8, 64), np.float32))) == expected, program.text(hierarchy)
+
+
+def one_program(text: str, goal: Goal = Goal.ALL_REDUCE) -> Plan:
+    placement = Placement(parse_system("node=2,gpu=4"), ("data",), ((2, 4),))
+    hierarchy = reduction_hierarchy(placement, ["data"])
+    planned = PlannedReduction(Reduction(("data",), 1 << 20, goal=goal), parse_program(text, hierarchy), 1, 1, 1)
+    return Plan(placement, load_library("ring"), (planned,))
+
+
+HIERARCHICAL = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
+
+
+@pytest.mark.parametrize(("op", "reduce"), [("sum", np.sum), ("avg", np.mean), ("max", np.max), ("min", np.min)])
+def test_operations(op: str, reduce: Any) -> None:
+    placed = one_program(HIERARCHICAL)
+    reducer = Reducer(placed)
+    rows = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+    result = shards(placed, reducer.axes("data"), lambda row: reducer.all_reduce(row, op))(rows)
+    np.testing.assert_allclose(result, reduce(rows, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_flow_as_through_psum() -> None:
+    placed = one_program(HIERARCHICAL)
+    reducer = Reducer(placed)
+    axes = reducer.axes("data")
+    rows = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
+
+    def loss(reduce: Any) -> Any:
+        function = shards(placed, axes, lambda row: jnp.sin(reduce(jnp.exp(row))))
+        return jax.grad(lambda rows: function(rows).sum())(rows)
+
+    ours, theirs = loss(reducer.all_reduce), loss(lambda row: jax.lax.psum(row, axes))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert np.abs(theirs).max() > 0.01
+
+
+def test_trees_are_reduced_as_one_array_per_dtype() -> None:
+    placed = one_program(HIERARCHICAL)
+    reducer = Reducer(placed)
+    tree = {"a": np.ones((8, 3), np.float32), "b": [np.ones((8, 2, 2), np.float32), np.ones((8, 5), np.int32)]}
+    function = jax.jit(
+        jax.shard_map(
+            lambda tree: reducer.all_reduce(jax.tree.map(lambda leaf: leaf[0], tree)),
+            mesh=factor_mesh(placed),
+            in_specs=PartitionSpec(reducer.axes("data")),
+            out_specs=PartitionSpec(),
+        )
+    )
+    result = function(tree)
+    assert result["a"].tolist() == [8] * 3
+    assert result["b"][0].tolist() == [[8, 8], [8, 8]]
+    assert (result["b"][1].tolist(), result["b"][1].dtype) == ([8] * 5, np.int32)
+    assert [name for name, _ in hlo_collectives(function, tree)].count("reduce-scatter") == 2
+
+
+def test_parts_of_a_reduce_scatter_are_in_rank_order_and_gathered_again() -> None:
+    scatter = one_program("ReduceScatter inside node; ReduceScatter across node", Goal.REDUCE_SCATTER)
+    gather = one_program("AllGather inside node; AllGather across node", Goal.ALL_GATHER)
+    rows = np.arange(8 * 11, dtype=np.float32).reshape(8, 11)
+    axes = Reducer(scatter).axes("data")
+    parts = shards(scatter, axes, Reducer(scatter).reduce_scatter, axes)(rows)
+    assert np.array_equal(parts, np.pad(rows.sum(0), (0, 5)))
+    whole = shards(gather, axes, Reducer(gather).all_gather)(parts.reshape(8, 2))
+    assert np.array_equal(whole, parts)
+
+
+def test_rooted_steps_are_refused_by_name() -> None:
+    with pytest.raises(EngineError, match=r"step 1 \(Reduce inside node\) of the all-reduce over data cannot run"):
+        Reducer(one_program("Reduce inside node; AllReduce masters of node; Broadcast inside node"))
+
+
+def test_the_planner_can_leave_rooted_steps_out() -> None:
+    best = plan(
+        parse_system("node=2@1GB/s,gpu=4@8GB/s"),
+        {"data": 8},
+        [Reduction(("data",), 1 << 24)],
+        collectives=UNROOTED,
+    ).candidates[0]
+    reducer = Reducer(best)
+    rows = np.ones((8, 16), np.float32)
+    assert shards(best, reducer.axes("data"), reducer.all_reduce)(rows).tolist() == [8] * 16
+
+
+def test_meshes_have_the_placements_order() -> None:
+    placement = Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2)))
+    ids = np.vectorize(lambda device: device.id)
+    plain, factors = mesh(placement), factor_mesh(placement)
+    assert plain.axis_names == ("data", "shard")
+    assert ids(plain.devices).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert factors.axis_names == ("data_gpu", "shard_node", "shard_gpu")
+    assert ids(factors.devices).reshape(2, 4).tolist() == ids(plain.devices).tolist()
+    for rank in range(8):
+        at = placement.coordinates(rank)
+        assert plain.devices[at["data"], at["shard"]].id == rank
+
+
+def test_another_number_of_devices_is_refused() -> None:
+    placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
+    with pytest.raises(EngineError, match="there are 8 JAX devices, but the plan is for 4 devices"):
+        mesh(placement)
+
+
+def test_an_unknown_operation_is_refused() -> None:
+    placed = one_program(HIERARCHICAL)
+    with pytest.raises(EngineError, match="op='prod': expected sum, avg, max or min"):
+        shards(placed, ("data_node", "data_gpu"), lambda row: Reducer(placed).all_reduce(row, "prod"))(np.ones((8, 4)))
