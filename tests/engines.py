@@ -1,13 +1,20 @@
 """What the tests of all engines share: plans, programs, payloads."""
 
+from collections.abc import Callable
+
+import pytest
+
 from meshwright import (
     Collective,
     Goal,
+    MeshwrightError,
     Plan,
     PlannedReduction,
     Program,
     Reduction,
     load_library,
+    parse_hierarchy,
+    parse_program,
     parse_system,
     placements,
     program_graph,
@@ -38,3 +45,22 @@ def programs_of(
     collectives: tuple[Collective, ...] = tuple(Collective),
 ) -> list[Program]:
     return list(program_graph(spec.count(",") + 1, goal, max_steps, collectives).programs())[::every]
+
+
+def hierarchical(goal: Goal = Goal.ALL_REDUCE, spec: str = "node=2,gpu=2") -> Plan:
+    """A plan with one program of several steps for a goal."""
+    text = {
+        Goal.ALL_REDUCE: "ReduceScatter inside node; AllReduce across node; AllGather inside node",
+        Goal.REDUCE_SCATTER: "ReduceScatter inside node; ReduceScatter across node",
+        Goal.ALL_GATHER: "AllGather inside node; AllGather across node",
+        Goal.REDUCE: "Reduce inside node; Reduce masters of node",
+        Goal.BROADCAST: "Broadcast masters of node; Broadcast inside node",
+    }[goal]
+    return plan_of(spec, [parse_program(text, parse_hierarchy(spec))], goal)
+
+
+def refused(work: Callable[[], object]) -> str:
+    """The message that some work is refused with."""
+    with pytest.raises(MeshwrightError) as caught:
+        work()
+    return str(caught.value)

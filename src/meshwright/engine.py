@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, prod
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from meshwright.errors import EngineError
 from meshwright.plan import Plan, PlannedReduction
 from meshwright.program import Goal, Program, check_fits, device_groups, step_text
-from meshwright.schedule import Schedule, schedule
+from meshwright.schedule import Call, Copy, Schedule, schedule
 from meshwright.semantics import check_program
 from meshwright.system import System
 
@@ -18,6 +19,24 @@ Over = str | Iterable[str] | int | None
 """Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number in the plan, or None for the only
 one.
 """
+
+
+class Chooser:
+    """Finds the reduction that a call means; what was found once is kept."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Nothing is found yet."""
+        self.plan = plan
+        self.found: dict[tuple[Goal, Over, int], int] = {}
+
+    def __call__(self, goal: Goal, over: Over, payload: int) -> int:
+        """The number of the reduction with a goal, for a payload of so many bytes."""
+        if over is not None and not isinstance(over, str | int):
+            over = tuple(over)
+        number = self.found.get((goal, over, payload))
+        if number is None:
+            number = self.found[goal, over, payload] = choose(self.plan, goal, over, payload)
+        return number
 
 
 def choose(plan: Plan, goal: Goal, over: Over, payload: int) -> int:
@@ -54,16 +73,19 @@ class Part:
     """One rank's part in one of the plan's reductions.
 
     ranks: the reduction group, in rank order; the schedule's devices are positions in it.
+    groups: for each of the schedule's moves, the ranks that it is a collective of; none for a copy.
     """
 
     planned: PlannedReduction
     names: tuple[str, ...]
     ranks: tuple[int, ...]
     schedule: Schedule
+    groups: tuple[tuple[int, ...], ...]
 
-    def step(self, number: int) -> str:
-        """A step in words, for errors."""
-        return f"step {number + 1} ({step_text(self.planned.program.steps[number], self.names)})"
+    def words(self, move: Call) -> str:
+        """A call in words, for errors."""
+        step = step_text(self.planned.program.steps[move.step], self.names)
+        return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
 
 
 def part_of(plan: Plan, number: int, rank: int) -> Part:
@@ -73,12 +95,9 @@ def part_of(plan: Plan, number: int, rank: int) -> Part:
     check_fits(planned.program, len(hierarchy.names))
     check_program(planned.program, hierarchy, planned.reduction.goal)
     ranks = next(group for group in plan.placement.groups(planned.reduction.axes) if rank in group)
-    return Part(
-        planned,
-        hierarchy.names,
-        ranks,
-        schedule(planned.program, hierarchy, ranks.index(rank), planned.reduction.goal),
-    )
+    todo = schedule(planned.program, hierarchy, ranks.index(rank), planned.reduction.goal)
+    groups = tuple(() if isinstance(move, Copy) else tuple(ranks[k] for k in move.group) for move in todo.moves)
+    return Part(planned, hierarchy.names, ranks, todo, groups)
 
 
 def program_groups(program: Program, radices: Sequence[int], group: Sequence[int]) -> list[tuple[int, ...]]:
@@ -115,8 +134,7 @@ def check_devices(system: System, world: int, what: str = "processes") -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(NamedTuple):
     """Where a launcher put a process: its position on its host, and how many processes its host has."""
 
     local_rank: int
@@ -174,24 +192,75 @@ def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
     """What is wrong with what the ranks say of themselves: the digest of their plan, and their seat as two numbers."""
     other = [rank for rank, each in said.items() if each["plan"] != said[0]["plan"]]
     if other:
-        return f"{rank_list(other)} has another plan than rank 0: give every process the same plan file"
-    return layout_fault(
-        plan.placement.system, {rank: each["seat"] and Seat(*each["seat"]) for rank, each in said.items()}
-    )
+        have = "has" if len(other) == 1 else "have"
+        return f"{rank_list(other)} {have} another plan than rank 0: give every process the same plan file"
+    seats = {rank: Seat(*each["seat"]) if each["seat"] else None for rank, each in said.items()}
+    return layout_fault(plan.placement.system, seats)
 
 
-def share(length: int, ranks: Sequence[int], rank: int) -> tuple[int, int]:
-    """The elements in a part of a padded whole, and how many of them this rank's part really has.
+def share(length: int, size: int, position: int) -> int:
+    """How many elements of a flat whole are in the part of a device: parts are equal, but the last are cut short.
 
-    >>> [share(5, (0, 4), rank) for rank in (0, 4)]
-    [(3, 3), (3, 2)]
+    >>> [share(5, 4, position) for position in range(4)]
+    [2, 2, 1, 0]
     """
-    width = -(-length // len(ranks))
-    return width, max(0, min(width, length - ranks.index(rank) * width))
+    width = -(-length // size)
+    return max(0, min(width, length - position * width))
 
 
 def _counts(system: System) -> str:
     return ",".join(f"{level.name}={level.count}" for level in system.levels)
+
+
+Agree = Callable[[str, str | None, Any, Callable[[dict[int, Any]], str]], None]
+"""Lets the ranks of a group compare a value each under a key, and raises what a judge complains about on all of them;
+the second key is that of the agreement before, which everyone is past."""
+
+
+class CallCheck:
+    """Compares the calls of one reduction between the ranks of its group.
+
+    Everyone checks at the same calls as long as all make the same ones; a rank that checks alone, because the others
+    take a call for one they know, ends with an error after the timeout, and so do those that wait for it.
+    """
+
+    EVERY = 64
+
+    def __init__(self, key: str, ranks: Sequence[int], mode: str, agree: Agree) -> None:
+        """Nothing is compared yet; mode is first, always or never."""
+        if mode not in ("first", "always", "never"):
+            raise EngineError(f"check={mode!r}: expected 'first', 'always' or 'never'")
+        self.key, self.ranks, self.agree = key, ranks, agree
+        self.never, self.always = mode == "never" or len(ranks) == 1, mode == "always"
+        self.calls = 0
+        self.history = 0  # a digest of all calls before this one
+        self.known: set[tuple[str, ...]] = set()
+        self.before: str | None = None
+
+    def __call__(self, call: tuple[str, ...]) -> None:
+        """Compare a call if it is of a new kind, if it is time to compare all calls so far, or if always asked to."""
+        if self.never:
+            return
+        self.calls += 1
+        if self.always or call not in self.known or self.calls % self.EVERY == 0:
+            key = f"{self.key}/{self.calls}"
+            self.agree(key, self.before, [" ".join(call), self.history], self.judge)
+            self.before = key
+            self.known.add(call)
+        self.history = crc32(repr(call).encode(), self.history)
+
+    def judge(self, calls: dict[int, Any]) -> str:
+        """Say who called differently."""
+        first = self.ranks[0]
+        if different := [rank for rank in self.ranks if calls[rank][0] != calls[first][0]]:
+            theirs = f"{rank_list(different)} {calls[different[0]][0]}"
+            return f"the ranks call differently: rank {first} {calls[first][0]}, {theirs}"
+        if different := [rank for rank in self.ranks if calls[rank][1] != calls[first][1]]:
+            return (
+                f"{rank_list(different)} made other calls than rank {first} before this one, among the last "
+                f"{self.EVERY}, so results since then may be wrong"
+            )
+        return ""
 
 
 def rank_list(ranks: Iterable[int]) -> str:

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from meshwright.errors import EngineError
 
@@ -25,3 +27,37 @@ def mpirun_command(ranks: int) -> list[str]:
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
     return command
+
+
+def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
+    """Run Meshwright with arguments in so many ranks on this machine; returns the launcher's exit code.
+
+    Whatever ends this process ends the ranks.
+    """
+    if engine == "mpi":
+        command = [*mpirun_command(ranks), sys.executable, "-m", "meshwright", *arguments]
+    else:
+        command = [*torchrun_command(ranks), "-m", "meshwright", *arguments]
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ  # ranks share the cores
+    launcher = subprocess.Popen(command, env=environment, start_new_session=True)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        return launcher.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if launcher.poll() is None:
+            _end(launcher)
+
+
+def _end(launcher: "subprocess.Popen[bytes]") -> None:
+    """End a launcher, which ends its ranks; if it does not, end them all."""
+    launcher.terminate()
+    try:
+        launcher.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()

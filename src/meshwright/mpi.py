@@ -4,18 +4,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import (
+    CallCheck,
+    Chooser,
     Over,
     Part,
+    Seat,
     check_devices,
-    choose,
     digest,
     judge_start,
     part_of,
@@ -26,7 +29,7 @@ from meshwright.engine import (
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import REDUCING, Collective, Goal
-from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
+from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
 
 try:
     from mpi4py import MPI
@@ -57,20 +60,22 @@ class Reducer:
         self, plan: Plan, comm: "MPI.Intracomm | None" = None, *, timeout: float = 300.0, check: str = "first"
     ) -> None:
         """Check that processes and plan fit, and create the communicators."""
-        if check not in ("first", "always", "never"):
-            raise EngineError(f"check={check!r}: expected 'first', 'always' or 'never'")
         if not timeout > 0:
             raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
         comm = MPI.COMM_WORLD if comm is None else comm
         check_devices(plan.placement.system, comm.size)
-        self.plan, self.check, self.rank = plan, check, comm.rank
+        self.plan, self.rank = plan, comm.rank
         self._parts = [part_of(plan, number, comm.rank) for number in range(len(plan.reductions))]
         self._watchdog = _Watchdog(timeout, comm.rank)
+        self._checks = [
+            CallCheck(str(number), part.ranks, check, partial(self._agree, part.ranks, number))
+            for number, part in enumerate(self._parts)
+        ]
+        self._choose = Chooser(plan)
         with self._watchdog("comparing plans with all other ranks"):
             self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
             self._compare_plans()
             self._groups = self._communicators()
-        self._known: set[str] = set()
         self._scratch: dict[tuple[int, str], Array] = {}
 
     def all_reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
@@ -112,7 +117,7 @@ class Reducer:
 
     def _compare_plans(self) -> None:
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
-        said = {"plan": digest(self.plan), "seat": [local.rank, local.size]}
+        said = {"plan": digest(self.plan), "seat": Seat(local.rank, local.size)}
         local.Free()
         everyone = dict(enumerate(self._comm.allgather(said)))
         if fault := judge_start(self.plan, everyone):
@@ -143,14 +148,14 @@ class Reducer:
         array = _array(buffer, written=goal in IN_PLACE)
         result = array if out is None else _array(out, written=True)
         _refuse(goal, array, op)
-        number = choose(self.plan, goal, over, result.nbytes)
+        number = self._choose(goal, over, result.nbytes)
         part = self._parts[number]
         size = len(part.ranks)
         length = array.size * size if goal is Goal.ALL_GATHER and out is None else result.size
-        width, mine = share(length, part.ranks, self.rank)
+        mine = share(length, size, part.ranks.index(self.rank))
         kept: Array
         if goal is Goal.REDUCE_SCATTER:
-            result = np.empty(width, array.dtype)
+            result = np.empty(share(length, size, 0), array.dtype)
             kept = result[:mine]
         elif goal is Goal.ALL_GATHER:
             if out is None:
@@ -163,33 +168,35 @@ class Reducer:
             kept = result
         else:
             kept = result
-        words = f"gives {length} elements of {array.dtype} to {goal}" + (f" ({op})" if goal in REDUCING else "")
-        if self.check != "never" and size > 1:
-            self._compare(number, part, words)
+        self._checks[number](
+            ("gives", str(length), "elements of", array.dtype.str, "to", goal, op if goal in REDUCING else "")
+        )
         if length:
             self._execute(part, array, result, op)
         return kept
 
-    def _compare(self, number: int, part: Part, words: str) -> None:
-        """Compare a call with the rest of the reduction group, point to point: there may be no communicator of it."""
-        key = f"{number} {words}"
-        if self.check == "first" and key in self._known:
-            return
-        first, *others = part.ranks
-        with self._watchdog(f"comparing a call with {rank_list(part.ranks)}"):
+    def _agree(
+        self,
+        ranks: Sequence[int],
+        tag: int,
+        _key: str,
+        _before: str | None,
+        value: Any,
+        judge: Callable[[dict[int, Any]], str],
+    ) -> None:
+        """Let a reduction group compare a value each, point to point: there may be no communicator of it."""
+        first, *others = ranks
+        with self._watchdog(f"comparing a call with {rank_list(ranks)}"):
             if self.rank == first:
-                said = {first: words} | {rank: self._comm.recv(source=rank, tag=number) for rank in others}
-                different = [rank for rank in others if said[rank] != words]
-                theirs = f"{rank_list(different)} {said[different[0]]}" if different else ""
-                fault = f"the ranks call differently: rank {first} {words}, {theirs}" if different else ""
+                said = {first: value} | {rank: self._comm.recv(source=rank, tag=tag) for rank in others}
+                fault = judge(said)
                 for rank in others:
-                    self._comm.send(fault, dest=rank, tag=number)
+                    self._comm.send(fault, dest=rank, tag=tag)
             else:
-                self._comm.send(words, dest=first, tag=number)
-                fault = self._comm.recv(source=first, tag=number)
+                self._comm.send(value, dest=first, tag=tag)
+                fault = self._comm.recv(source=first, tag=tag)
         if fault:
             raise EngineError(fault)
-        self._known.add(key)
 
     def _execute(self, part: Part, array: Array, result: Array, op: str) -> None:
         schedule, goal = part.schedule, part.planned.reduction.goal
@@ -210,35 +217,27 @@ class Reducer:
         if goal not in REDUCING:  # whatever the dtype, these only move bytes
             buffers = [buffer.view(np.uint8) for buffer in buffers]
             width *= array.itemsize
-        for move in schedule.moves:
+        for move, ranks in zip(schedule.moves, part.groups, strict=True):
             if isinstance(move, Copy):
                 seen = buffers[move.source][: move.parts * width].reshape(*move.shape, width)
                 shuffled = seen.transpose(*move.axes, len(move.axes))
                 buffers[move.target][: move.parts * width].reshape(shuffled.shape)[...] = shuffled
             else:
-                with self._watchdog(f"{part.step(move.step)} with {rank_list(part.ranks[k] for k in move.group)}"):
-                    self._collective(part, move, buffers, width, _OPERATIONS[op])
+                try:
+                    with self._watchdog(partial(part.words, move)):
+                        _collective(
+                            move.collective,
+                            self._groups[ranks],
+                            buffers[move.source][: move.taken * width],
+                            buffers[move.target][: move.given * width],
+                            _OPERATIONS[op],
+                        )
+                except MPI.Exception as error:
+                    raise EngineError(f"rank {self.rank}: {part.words(move)} failed: {error}") from error
         if op == "avg":
             target /= len(part.ranks)
         if not np.may_share_memory(target, result):
             result[...] = target[: result.size].reshape(result.shape)
-
-    def _collective(self, part: Part, move: Call, buffers: list[Array], width: int, op: "MPI.Op") -> None:
-        group = self._groups[tuple(part.ranks[device] for device in move.group)]
-        source = buffers[move.source][: move.taken * width]
-        target = buffers[move.target][: move.given * width]
-        if move.collective is Collective.ALL_REDUCE:
-            group.Allreduce(MPI.IN_PLACE, target, op)
-        elif move.collective is Collective.REDUCE_SCATTER:
-            group.Reduce_scatter_block(source, target, op)
-        elif move.collective is Collective.ALL_GATHER:
-            group.Allgather(source, target)
-        elif move.collective is Collective.BROADCAST:
-            group.Bcast(target)
-        elif group.rank == 0:
-            group.Reduce(MPI.IN_PLACE, target, op)
-        else:
-            group.Reduce(source, None, op)
 
     def _padded(self, array: Array, length: int) -> Array:
         room = self._room(INPUT, length, array.dtype)
@@ -252,6 +251,21 @@ class Reducer:
         if kept is None or kept.size < length:
             kept = self._scratch[slot, dtype.str] = np.empty(length, dtype)
         return kept[:length]
+
+
+def _collective(collective: Collective, group: Any, source: Array, target: Array, op: "MPI.Op") -> None:
+    if collective is Collective.ALL_REDUCE:
+        group.Allreduce(MPI.IN_PLACE, target, op)
+    elif collective is Collective.REDUCE_SCATTER:
+        group.Reduce_scatter_block(source, target, op)
+    elif collective is Collective.ALL_GATHER:
+        group.Allgather(source, target)
+    elif collective is Collective.BROADCAST:
+        group.Bcast(target)
+    elif group.rank == 0:
+        group.Reduce(MPI.IN_PLACE, target, op)
+    else:
+        group.Reduce(source, None, op)
 
 
 def _array(buffer: Any, *, written: bool) -> Array:
@@ -277,7 +291,9 @@ def _refuse(goal: Goal, array: Array, op: str) -> None:
             or array.dtype.itemsize < 1
             or _unknown(array.dtype)
         ):
-            raise EngineError(f"MPI cannot reduce {array.dtype}; it can reduce native integers, float32 and float64")
+            raise EngineError(
+                f"MPI cannot reduce {array.dtype}; it can reduce native integers, float32, float64 and complex numbers"
+            )
         if array.dtype.kind == "c" and op in ("max", "min"):
             raise EngineError(f"{array.dtype} has no {op}")
         if op == "avg" and array.dtype.kind not in "fc":
@@ -287,34 +303,43 @@ def _refuse(goal: Goal, array: Array, op: str) -> None:
 
 
 def _unknown(dtype: "np.dtype[Any]") -> bool:
-    return dtype.char not in MPI._typedict
+    try:
+        return bool(MPI.Datatype.fromcode(dtype.char) == MPI.DATATYPE_NULL)
+    except ValueError:
+        return True
 
 
 class _Watchdog:
-    """Ends this process when it waits too long for others inside MPI, with a message that says for what."""
+    """Ends this process when it waits too long for others inside MPI, with a message that says for what.
+
+    Used as `with watchdog(what):`, where `what` is a text or a function that makes one.
+    """
 
     TICK = 0.1
 
     def __init__(self, timeout: float, rank: int) -> None:
         self.timeout, self.rank = timeout, rank
-        self.waiting: tuple[float, str] | None = None
+        self.what: str | Callable[[], str] = ""
+        self.deadline = inf
         threading.Thread(target=self.watch, name="meshwright-watchdog", daemon=True).start()
 
-    @contextmanager
-    def __call__(self, what: str) -> Iterator[None]:
-        self.waiting = (time.monotonic() + self.timeout, what)
-        try:
-            yield
-        finally:
-            self.waiting = None
+    def __call__(self, what: str | Callable[[], str]) -> Self:
+        self.what = what
+        return self
+
+    def __enter__(self) -> None:
+        self.deadline = time.monotonic() + self.timeout
+
+    def __exit__(self, *_: object) -> None:
+        self.deadline = inf
 
     def watch(self) -> None:
         while True:
             time.sleep(min(self.TICK, self.timeout / 4))
-            waiting = self.waiting
-            if waiting is not None and time.monotonic() > waiting[0]:
+            if time.monotonic() > self.deadline:
+                what = self.what if isinstance(self.what, str) else self.what()
                 print(
-                    f"meshwright: rank {self.rank} waited {self.timeout:g} s in {waiting[1]}: another rank has died, "
+                    f"meshwright: rank {self.rank} waited {self.timeout:g} s in {what}: another rank has died, "
                     "hangs or makes other calls",
                     file=sys.stderr,
                     flush=True,

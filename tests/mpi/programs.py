@@ -1,12 +1,16 @@
 """What the ranks of the MPI tests do: `mpirun … python -m tests.mpi.programs FUNCTION ARGUMENTS`."""
 
+import array
+import os
 import sys
+import time
 
 import numpy as np
 from mpi4py import MPI
 
+from meshwright import Goal
 from meshwright.mpi import Reducer
-from tests.engines import EXHAUSTIVE, plan_of, programs_of
+from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, refused
 
 
 def every_program(spec: str) -> None:
@@ -30,6 +34,106 @@ def every_program(spec: str) -> None:
         assert len(set(comm.allgather(floats.tobytes()))) == 1, f"{program} differs between ranks"
     reducer.close()
     done(len(programs))
+
+
+def operations() -> None:
+    """Every operation and goal, buffers of several kinds, over lengths that four ranks do not divide."""
+    rank = MPI.COMM_WORLD.rank
+    reducer = Reducer(hierarchical())
+    whole = np.arange(4 * 15).reshape(4, 3, 5) % 7
+    for dtype in ("float32", "float64", "int8", "uint16", "int32", "int64", "complex128"):
+        for op, reduce in (("sum", np.sum), ("avg", np.mean), ("max", np.max), ("min", np.min)):
+            if (op == "avg" and "int" in dtype) or (op in ("max", "min") and dtype == "complex128"):
+                continue
+            mine = whole[rank].astype(dtype)
+            reducer.all_reduce(mine, op)
+            assert np.array_equal(mine, reduce(whole, axis=0).astype(dtype)), (dtype, op)
+    columns = np.full((6, 4), float(rank)).T
+    reducer.all_reduce(columns)
+    assert np.array_equal(columns, np.full((4, 6), 6.0))
+    numbers = array.array("d", [rank, 1.0, 2.0])
+    reducer.all_reduce(numbers)
+    assert numbers.tolist() == [6.0, 4.0, 8.0]
+    text = bytearray([1, 2, 3])
+    reducer.all_reduce(memoryview(text), "max")
+    assert text == bytearray([1, 2, 3])
+    assert reducer.all_reduce(np.empty((0, 3))).shape == (0, 3)
+    reducer.close()
+    done(1)
+
+
+def goals() -> None:
+    rank = MPI.COMM_WORLD.rank
+    whole = np.arange(4 * 11).reshape(4, 11)
+    total = whole.sum(0)
+    part = Reducer(hierarchical(Goal.REDUCE_SCATTER)).reduce_scatter(whole[rank])
+    assert part.tolist() == total[3 * rank : 3 * rank + 3].tolist()
+    means = Reducer(hierarchical(Goal.REDUCE_SCATTER)).reduce_scatter(whole[rank].astype(float), "avg")
+    assert means.tolist() == (total[3 * rank : 3 * rank + 3] / 4).tolist()
+    gather = Reducer(hierarchical(Goal.ALL_GATHER))
+    assert gather.all_gather(part, out=np.empty(11, np.int64)).tolist() == total.tolist()
+    assert gather.all_gather(np.array([rank % 2 == 0])).tolist() == [True, False, True, False]
+    mine = whole[rank].copy()
+    Reducer(hierarchical(Goal.REDUCE)).reduce(mine)
+    assert rank > 0 or mine.tolist() == total.tolist()
+    for dtype in ("float16", "int64", "S3", "datetime64[s]"):
+        mine = whole[rank].astype(dtype)
+        Reducer(hierarchical(Goal.BROADCAST)).broadcast(mine)
+        assert np.array_equal(mine, whole[0].astype(dtype))
+    done(1)
+
+
+def refusals() -> None:
+    rank = MPI.COMM_WORLD.rank
+    reducer = Reducer(hierarchical())
+    messages = [
+        refused(lambda: Reducer(hierarchical(spec="node=2,gpu=4"))),
+        refused(lambda: Reducer(hierarchical() if rank else hierarchical(Goal.REDUCE))),
+        refused(lambda: reducer.all_reduce(np.ones(3, np.float16))),
+        refused(lambda: reducer.all_reduce(np.ones(3, ">f8"))),
+        refused(lambda: reducer.all_reduce(np.ones(3, bool))),
+        refused(lambda: reducer.all_reduce(np.ones(3, np.int32), "avg")),
+        refused(lambda: reducer.all_reduce(np.ones(3), "prod")),
+        refused(lambda: reducer.all_reduce([1.0])),
+        refused(lambda: reducer.all_reduce(b"abc")),
+        refused(lambda: reducer.all_reduce(np.array([object()]))),
+        refused(lambda: reducer.all_reduce(np.ones(5 if rank == 2 else 4))),
+    ]
+    everyone = MPI.COMM_WORLD.allgather(messages)
+    assert all(each == everyone[0] for each in everyone), everyone
+    if rank == 0:
+        print("\n".join(messages))
+
+
+def swapped() -> None:
+    """One rank makes known calls of the same size in another order."""
+    rank = MPI.COMM_WORLD.rank
+    reducer = Reducer(hierarchical())
+    for op in ("sum", "max"):
+        reducer.all_reduce(np.ones(4), op)
+    for op in ("max", "sum") if rank == 2 else ("sum", "max"):
+        reducer.all_reduce(np.ones(4), op)
+    message = refused(lambda: [reducer.all_reduce(np.ones(4)) for _ in range(64)])
+    if rank == 0:
+        print(message)
+
+
+def hanging() -> None:
+    """One rank hangs; the others end this job."""
+    reducer = Reducer(hierarchical(), timeout=2)
+    reducer.all_reduce(np.ones(4))
+    if MPI.COMM_WORLD.rank == 1:
+        time.sleep(60)
+    reducer.all_reduce(np.ones(4))
+
+
+def dying() -> None:
+    """One rank dies; mpirun ends the others."""
+    reducer = Reducer(hierarchical(), timeout=20)
+    reducer.all_reduce(np.ones(4))
+    if MPI.COMM_WORLD.rank == 1:
+        os._exit(7)
+    reducer.all_reduce(np.ones(4))
 
 
 def done(count: int) -> None:

@@ -1,6 +1,9 @@
 """What the ranks of the PyTorch tests do."""
 
+import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,7 +35,7 @@ from meshwright import (
 )
 from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh
 from meshwright.torch.collectives import REDUCED
-from tests.engines import EXHAUSTIVE, plan_of, programs_of
+from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, refused
 
 
 @contextmanager
@@ -67,18 +70,6 @@ def every_program(rank: int, spec: str) -> dict[str, bytes]:
             bits[program.text(plan.hierarchy(plan.reductions[number]))] = floats.numpy().tobytes()
         reducer.close()
     return bits
-
-
-def hierarchical(goal: Goal = Goal.ALL_REDUCE, spec: str = "node=2,gpu=2") -> Plan:
-    """A plan with one program of several steps for a goal."""
-    text = {
-        Goal.ALL_REDUCE: "ReduceScatter inside node; AllReduce across node; AllGather inside node",
-        Goal.REDUCE_SCATTER: "ReduceScatter inside node; ReduceScatter across node",
-        Goal.ALL_GATHER: "AllGather inside node; AllGather across node",
-        Goal.REDUCE: "Reduce inside node; Reduce masters of node",
-        Goal.BROADCAST: "Broadcast masters of node; Broadcast inside node",
-    }[goal]
-    return plan_of(spec, [parse_program(text, parse_hierarchy(spec))], goal)
 
 
 def operations(rank: int) -> None:
@@ -260,3 +251,139 @@ def _trained(rank: int, with_plan: bool) -> bytes:
         model(torch.randn(8, 20, generator=generator)).square().mean().backward()
         optimizer.step()
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).numpy().tobytes()
+
+
+def world_of_another_size(_rank: int) -> str:
+    with gloo():
+        return refused(lambda: Reducer(hierarchical(spec="node=2,gpu=4")))
+
+
+def seats_that_do_not_fit(rank: int, seats: list[tuple[int, int]]) -> str:
+    os.environ.update(LOCAL_RANK=str(seats[rank][0]), LOCAL_WORLD_SIZE=str(seats[rank][1]))
+    with gloo():
+        return refused(lambda: Reducer(hierarchical()))
+
+
+def another_plan(rank: int) -> str:
+    with gloo():
+        plan = plan_of("node=2,gpu=2", programs_of("node=2,gpu=2")[:1]) if rank == 2 else hierarchical()
+        return refused(lambda: Reducer(plan))
+
+
+def absent_rank(rank: int) -> str:
+    with gloo(5):
+        if rank == 3:
+            return ""
+        return refused(lambda: Reducer(hierarchical(), timeout=2))
+
+
+def dying_rank(rank: int) -> tuple[str, str, float]:
+    """One rank dies between two calls: what the others are told, now and when they try again."""
+    with gloo(20):
+        reducer = Reducer(hierarchical(), timeout=4)
+        reducer.all_reduce(torch.ones(100))
+        if rank == 3:
+            os._exit(7)
+        started = time.monotonic()
+        first = refused(lambda: [reducer.all_reduce(torch.ones(100)) for _ in range(3)])
+        return first, refused(lambda: reducer.all_reduce(torch.ones(100))), time.monotonic() - started
+
+
+def hanging_rank(rank: int) -> tuple[str, float]:
+    with gloo(20):
+        reducer = Reducer(hierarchical(), timeout=3)
+        reducer.all_reduce(torch.ones(100))
+        if rank == 1:
+            time.sleep(9)
+            return "", 0.0
+        started = time.monotonic()
+        work = reducer.all_reduce(torch.ones(100), async_op=True)
+        return refused(work.wait), time.monotonic() - started
+
+
+def different_calls(rank: int) -> list[str]:
+    """Sizes, dtypes and operations that differ between ranks, each with a Reducer of its own."""
+    odd = rank == 2
+    with gloo():
+        messages = []
+        for tensor, op in (
+            (torch.ones(5 if odd else 4), "sum"),
+            (torch.ones(4, dtype=torch.float64 if odd else torch.float32), "sum"),
+            (torch.ones(4), "max" if odd else "sum"),
+        ):
+            reducer = Reducer(hierarchical(), timeout=20)
+            messages.append(refused(lambda r=reducer, t=tensor, o=op: r.all_reduce(t, o)))  # type: ignore[misc]
+        always = Reducer(hierarchical(), timeout=20, check="always")
+        always.all_reduce(torch.ones(4))
+        always.all_reduce(torch.ones(5))
+        messages.append(refused(lambda: always.all_reduce(torch.ones(4 if odd else 5))))  # both are known by now
+        return messages
+
+
+def swapped_calls(rank: int) -> str:
+    """Two ranks make known calls of the same size in another order: noticed when all calls are compared."""
+    with gloo():
+        reducer = Reducer(hierarchical(), timeout=20)
+        for op in ("sum", "max"):
+            reducer.all_reduce(torch.ones(4), op)
+        for op in ("max", "sum") if rank == 2 else ("sum", "max"):
+            reducer.all_reduce(torch.ones(4), op)
+        return refused(lambda: [reducer.all_reduce(torch.ones(4)) for _ in range(64)])
+
+
+def unsuitable_tensors(_rank: int) -> list[str]:
+    with gloo():
+        reducer = Reducer(hierarchical())
+        scatter, gather = Reducer(hierarchical(Goal.REDUCE_SCATTER)), Reducer(hierarchical(Goal.ALL_GATHER))
+        messages = [
+            refused(lambda: reducer.all_reduce(torch.ones(3, dtype=torch.int16))),
+            refused(lambda: reducer.all_reduce(torch.ones(3, dtype=torch.complex64))),
+            refused(lambda: reducer.all_reduce(torch.ones(3, dtype=torch.int32), "avg")),
+            refused(lambda: reducer.all_reduce(torch.ones(3), "prod")),
+            refused(lambda: reducer.all_reduce(torch.eye(3).to_sparse())),
+            refused(lambda: reducer.all_reduce([1.0, 2.0])),  # type: ignore[call-overload]
+            refused(lambda: reducer.all_reduce(torch.ones(3, device="meta"))),
+            refused(lambda: scatter.all_reduce(torch.ones(3))),
+            refused(lambda: gather.all_gather(torch.ones(3), out=torch.ones(13))),
+            refused(lambda: gather.all_gather(torch.ones(3), out=torch.ones(12, dtype=torch.float64))),
+        ]
+        assert reducer.all_reduce(torch.ones(3)).tolist() == [4.0] * 3  # none of that has broken it
+        return messages
+
+
+def invalid_plans(_rank: int) -> list[str]:
+    """A plan that was put together by hand is checked before any group is made."""
+    hierarchy = parse_hierarchy("node=2,gpu=2")
+    short = plan_of("node=2,gpu=2", [parse_program("ReduceScatter inside node; AllReduce across node", hierarchy)])
+    with gloo():
+        before = len(dist.distributed_c10d._world.pg_map)
+        messages = [
+            refused(lambda: Reducer(short)),
+            refused(lambda: Reducer(hierarchical(), check="sometimes")),
+            refused(lambda: Reducer(hierarchical(), timeout=0)),
+        ]
+        assert len(dist.distributed_c10d._world.pg_map) == before
+        return messages
+
+
+def two_threads(_rank: int) -> int:
+    """A second thread in a call is refused, and the first one's result is right."""
+    with gloo():
+        reducer = Reducer(hierarchical())
+        reducer.all_reduce(torch.ones(4))
+        inside = threading.Event()
+        free = threading.Event()
+
+        def slow() -> torch.Tensor:
+            inside.set()
+            free.wait(10)
+            return torch.ones(1)
+
+        thread = threading.Thread(target=lambda: reducer._lane.run(slow))
+        thread.start()
+        inside.wait(10)
+        message = refused(lambda: reducer.all_reduce(torch.ones(4)))
+        assert "another thread is in a call" in message
+        free.set()
+        thread.join()
+        return int(reducer.all_reduce(torch.ones(1)).item())

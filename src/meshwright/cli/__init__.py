@@ -1,7 +1,8 @@
 """The command line, one file per verb.
 
 Results go to stdout: a table for people, or with `--json` one JSON document. Everything else goes to stderr.
-Exit codes: 0 fine, 1 the answer is no (an invalid program), 2 bad input.
+Exit codes: 0 fine, 1 the answer is no (an invalid program, a wrong result), 2 bad input, 3 a plan cannot
+run here or a run failed.
 """
 
 import errno
@@ -16,8 +17,9 @@ from meshwright.cli.placements import placements
 from meshwright.cli.plan import plan
 from meshwright.cli.programs import programs
 from meshwright.cli.reproduce import reproduce
+from meshwright.cli.run import run
 from meshwright.cli.systems import systems
-from meshwright.errors import MeshwrightError
+from meshwright.errors import EngineError, MeshwrightError
 
 
 class _Group(click.Group):
@@ -38,6 +40,8 @@ class _Group(click.Group):
             if error.errno == errno.EPIPE:
                 raise
             raise _BadInput(f"cannot write the result: {error}") from None
+        except EngineError as error:
+            raise _FailedRun(str(error)) from None
         except MeshwrightError as error:
             raise _BadInput(str(error)) from None
 
@@ -46,11 +50,15 @@ class _BadInput(click.ClickException):
     exit_code = 2
 
 
+class _FailedRun(click.ClickException):
+    exit_code = 3
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="meshwright")
 def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
 
 
-for verb in (plan, explain, placements, programs, check, systems, reproduce):
+for verb in (plan, explain, placements, programs, check, systems, reproduce, run):
     main.add_command(verb)

@@ -27,8 +27,8 @@ SMALL_PIECE = 2**16
 """In bytes: up to here gloo's ReduceScatter is one exchange, as rounds cost more than bytes; above, a ring."""
 
 # PyTorch 2.13 has new names for these, and warns about the old ones.
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def run_collective(
@@ -52,11 +52,11 @@ def run_collective(
     elif collective is Collective.BROADCAST:
         dist.broadcast(target, ranks[0], group)
     elif collective is Collective.ALL_GATHER:
-        _all_gather(target, source, group)
+        all_gather(target, source, group)
     elif backend == "gloo":
         _gloo_reduce_scatter(source, target, operation, group, ranks)
     else:
-        _reduce_scatter(target, source, reduction, group)
+        reduce_scatter(target, source, reduction, group)
 
 
 def _gloo_reduce_scatter(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import Part, first_line, rank_list
+from meshwright.engine import Part, first_line
 from meshwright.errors import EngineError
 from meshwright.program import REDUCING, Goal
 from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
@@ -66,13 +66,12 @@ def _padded(tensor: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
 
 
 def _run(part: Part, groups: Groups, buffers: list[torch.Tensor], width: int, operation: str, backend: str) -> None:
-    for move in part.schedule.moves:
+    for move, ranks in zip(part.schedule.moves, part.groups, strict=True):
         if isinstance(move, Copy):
             shape = [*move.shape, width]
             source = buffers[move.source][: move.parts * width].view(shape).permute(*move.axes, len(move.axes))
             buffers[move.target][: move.parts * width].view(source.shape).copy_(source)
             continue
-        ranks = tuple(part.ranks[device] for device in move.group)
         size = max(move.taken, move.given) if move.source == move.target else move.given
         try:
             run_collective(
@@ -85,6 +84,4 @@ def _run(part: Part, groups: Groups, buffers: list[torch.Tensor], width: int, op
                 backend,
             )
         except RuntimeError as error:
-            raise EngineError(
-                f"rank {dist.get_rank()}: {part.step(move.step)} with {rank_list(ranks)} failed: {first_line(error)}"
-            ) from error
+            raise EngineError(f"rank {dist.get_rank()}: {part.words(move)} failed: {first_line(error)}") from error

@@ -4,19 +4,30 @@ import os
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import Over, check_devices, choose, digest, judge_start, part_of, plan_groups, seat, share
+from meshwright.engine import (
+    CallCheck,
+    Chooser,
+    Over,
+    check_devices,
+    digest,
+    judge_start,
+    part_of,
+    plan_groups,
+    seat,
+    share,
+)
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import REDUCING, Goal
 from meshwright.torch.collectives import OPERATIONS, REDUCED
 from meshwright.torch.executor import execute
 from meshwright.torch.lane import Lane, Work
-from meshwright.torch.store import CallCheck, agree
+from meshwright.torch.store import agree
 
 _numbers = count()  # of the reducers in this process; every process makes the same ones
 
@@ -35,27 +46,28 @@ class Reducer:
 
     def __init__(self, plan: Plan, *, timeout: float = 300.0, check: str = "first") -> None:
         """Check that processes and plan fit, and create the groups."""
-        if check not in ("first", "always", "never"):
-            raise EngineError(f"check={check!r}: expected 'first', 'always' or 'never'")
         if not timeout > 0:
             raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
         if not dist.is_initialized():
             raise EngineError("there is no process group yet: call torch.distributed.init_process_group first")
-        self.plan, self.check = plan, check
+        self.plan = plan
         self.rank, world = dist.get_rank(), dist.get_world_size()
         check_devices(plan.placement.system, world)
         self._parts = [part_of(plan, number, self.rank) for number in range(len(plan.reductions))]
         self._backends = _backends()
         key = f"meshwright/{next(_numbers)}"
-        agree(f"{key}/start", range(world), self.rank, self._introduction(), partial(judge_start, plan), timeout)
+        self._checks = [
+            CallCheck(f"{key}/{number}", part.ranks, check, partial(agree, part.ranks, self.rank, timeout))
+            for number, part in enumerate(self._parts)
+        ]
+        introduction = {"plan": digest(plan), "seat": seat(os.environ)}
+        agree(range(world), self.rank, timeout, f"{key}/start", None, introduction, partial(judge_start, plan))
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for ranks in plan_groups(plan):  # PyTorch wants every process to create every group, in the same order
             group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
             if self.rank in ranks:
                 self._groups[ranks] = group
-        self._checks = [
-            CallCheck(f"{key}/{number}", part.ranks, self.rank, timeout) for number, part in enumerate(self._parts)
-        ]
+        self._choose = Chooser(plan)
         self._lane = Lane()
         self._scratch: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
@@ -151,16 +163,16 @@ class Reducer:
     ) -> torch.Tensor | Work:
         backend = self._refuse(goal, tensor, op)
         whole = tensor if goal is not Goal.ALL_GATHER or result is None else result
-        number = choose(self.plan, goal, over, whole.nbytes)
+        number = self._choose(goal, over, whole.nbytes)
         ranks = self._parts[number].ranks
         tensor = tensor.detach()
         if result is not None:
             result = result.detach()
         kept = result
         if goal is Goal.REDUCE_SCATTER:
-            length, (width, mine) = tensor.numel(), share(tensor.numel(), ranks, self.rank)
-            result = tensor.new_empty(width)
-            kept = result[:mine]
+            length = tensor.numel()
+            result = tensor.new_empty(share(length, len(ranks), 0))
+            kept = result[: share(length, len(ranks), ranks.index(self.rank))]
         elif goal is Goal.ALL_GATHER:
             length = tensor.numel() * len(ranks) if result is None else result.numel()
             result = tensor.new_empty(length) if result is None else result
@@ -171,13 +183,11 @@ class Reducer:
         assert result is not None
         assert kept is not None
         done, into = kept, result
-        words = f"gives {length} elements of {str(tensor.dtype).removeprefix('torch.')} to {goal}"
-        words += f" ({op})" if goal in REDUCING else ""
+        call = ("gives", str(length), "elements of", str(tensor.dtype), "to", goal, op if goal in REDUCING else "")
         part, check = self._parts[number], self._checks[number]
 
         def communicate() -> torch.Tensor:
-            if self.check != "never" and len(ranks) > 1:
-                check(words, always=self.check == "always")
+            check(call)
             if length == 0:
                 return done
             if backend == "gloo" and tensor.device.type != "cpu":  # gloo talks from the host's memory
@@ -215,7 +225,7 @@ class Reducer:
         return backend
 
     def _refuse_part(self, part: torch.Tensor, whole: torch.Tensor, ranks: tuple[int, ...]) -> None:
-        _, mine = share(whole.numel(), ranks, self.rank)
+        mine = share(whole.numel(), len(ranks), ranks.index(self.rank))
         if part.numel() != mine:
             raise EngineError(
                 f"rank {self.rank} gives {part.numel()} elements, but its part of {whole.numel()} over "
@@ -234,10 +244,6 @@ class Reducer:
         if kept is None or kept.numel() < length:
             kept = self._scratch[slot, like.dtype] = like.new_empty(length)
         return kept[:length]
-
-    def _introduction(self) -> dict[str, Any]:
-        at = seat(os.environ)
-        return {"plan": digest(self.plan), "seat": None if at is None else [at.local_rank, at.local_size]}
 
 
 def _backends() -> dict[str, str]:

@@ -8,7 +8,6 @@ end with the same error, or none does.
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
@@ -21,15 +20,15 @@ PATIENCE = 1.5
 
 
 def agree(
-    key: str,
     ranks: Sequence[int],
     rank: int,
+    timeout: float,
+    key: str,
+    before: str | None,
     value: Any,
     judge: Callable[[dict[int, Any]], str],
-    timeout: float,
-    before: str | None = None,
 ) -> None:
-    """Let the ranks compare a value each; raise what the judge complains about, on every one of them.
+    """Let the ranks compare a value each under a key; raise what the judge complains about, on every one of them.
 
     `before` is the key of their agreement before this one: everyone is past it, so its verdict can go.
     """
@@ -59,50 +58,3 @@ def _collect(store: Any, key: str, ranks: Sequence[int], judge: Callable[[dict[i
         if missing:
             return f"{rank_list(missing)} did not join the others within {timeout:g} s"
     return judge({rank: json.loads(store.get(name)) for rank, name in zip(ranks, keys, strict=True)})
-
-
-class CallCheck:
-    """Compares the calls of one reduction between the ranks of its group.
-
-    Everyone checks at the same calls as long as all make the same ones; a rank that checks alone, because the others
-    take a call for one they know, ends with an error after the timeout, and so do those that wait for it.
-    """
-
-    EVERY = 64
-
-    def __init__(self, key: str, ranks: Sequence[int], rank: int, timeout: float) -> None:
-        """Nothing is compared yet."""
-        self.key, self.ranks, self.rank, self.timeout = key, ranks, rank, timeout
-        self.calls = 0
-        self.history = ""  # a digest of all calls before this one
-        self.known: set[str] = set()
-        self.before: str | None = None
-
-    def __call__(self, call: str, always: bool) -> None:
-        """Compare a call, in words, if it is of a new kind, if it is time to compare all calls so far, or if asked
-        to.
-        """
-        self.calls += 1
-        if always or call not in self.known or self.calls % self.EVERY == 0:
-            key = f"{self.key}/{self.calls}"
-            agree(key, self.ranks, self.rank, [call, self.history], self.judge, self.timeout, self.before)
-            self.before = key
-            self.known.add(call)
-        self.history = sha256(f"{self.history} {call}".encode()).hexdigest()
-
-    def judge(self, calls: dict[int, Any]) -> str:
-        """Say who called differently."""
-        first = self.ranks[0]
-        for position, what in ((0, "call"), (1, "history")):
-            different = [rank for rank in self.ranks if calls[rank][position] != calls[first][position]]
-            if not different:
-                continue
-            other = different[0]
-            if what == "call":
-                theirs = f"{rank_list(different)} {calls[other][0]}"
-                return f"the ranks call differently: rank {first} {calls[first][0]}, {theirs}"
-            return (
-                f"{rank_list(different)} made other calls than rank {first} before this one (their last {self.EVERY} "
-                "or fewer), so results since then may be wrong"
-            )
-        return ""

@@ -1,0 +1,142 @@
+"""The overhead of the executor: a program through `Reducer` against the bare collectives that it calls, in one run.
+
+`python -m benchmarks.engines` starts four ranks on this machine for PyTorch (gloo) and for MPI.
+"""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from meshwright import (
+    Hierarchy,
+    Placement,
+    Plan,
+    PlannedReduction,
+    Reduction,
+    load_library,
+    parse_program,
+    parse_system,
+)
+from meshwright.launch import mpirun_command, torchrun_command
+
+RANKS = 4
+BYTES = 4 * 2**20
+ROUNDS = 300
+LAUNCHES = 5
+TEXT = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
+RESULTS = Path(__file__).parent / "results" / "engines.json"
+
+
+def the_plan() -> Plan:
+    placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
+    program = parse_program(TEXT, Hierarchy(("node", "gpu"), (2, 2)))
+    return Plan(placement, load_library("ring"), (PlannedReduction(Reduction(("data",), BYTES), program, 1, 1, 1),))
+
+
+def compare(
+    bare: Callable[[], Any], ours: Callable[[], Any], barrier: Callable[[], Any], slowest: Any
+) -> dict[str, float]:
+    """Medians of the slowest rank's times, in turn; the ratio is that of the medians."""
+    times: dict[str, list[float]] = {"bare": [], "meshwright": []}
+    order = [("bare", bare), ("meshwright", ours)]
+    shuffle = random.Random(0).shuffle  # the same on every rank; what comes first in a round is often slower
+    for k in range(ROUNDS + 5):
+        shuffle(order)
+        for name, work in order:
+            barrier()
+            started = time.perf_counter()
+            work()
+            seconds = slowest(time.perf_counter() - started)
+            if k >= 5:
+                times[name].append(seconds)
+    found = {name: median(each) for name, each in times.items()}
+    return found | {"overhead": found["meshwright"] / found["bare"] - 1}
+
+
+def torch_rank() -> dict[str, float]:
+    import torch
+    import torch.distributed as dist
+
+    from meshwright.program import Collective
+    from meshwright.torch import Reducer
+    from meshwright.torch.collectives import run_collective
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    reducer = Reducer(the_plan())
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))}
+    inside = (0, 1) if rank < 2 else (2, 3)
+    across = (0, 2) if rank % 2 == 0 else (1, 3)
+    tensor = torch.zeros(BYTES // 4)
+    reducer.all_reduce(tensor)
+    (piece,) = reducer._scratch.values()  # the same memory for both: where it lies matters more than who calls
+
+    def bare() -> None:
+        run_collective(Collective.REDUCE_SCATTER, tensor, piece, "sum", groups[inside], inside, "gloo")
+        dist.all_reduce(piece, group=groups[across])
+        run_collective(Collective.ALL_GATHER, piece, tensor, "sum", groups[inside], inside, "gloo")
+
+    def slowest(seconds: float) -> float:
+        worst = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(worst, dist.ReduceOp.MAX)
+        return worst.item()
+
+    found = compare(bare, lambda: reducer.all_reduce(tensor), dist.barrier, slowest)
+    dist.destroy_process_group()
+    return found if rank == 0 else {}
+
+
+def mpi_rank() -> dict[str, float]:
+    from mpi4py import MPI
+
+    from meshwright.mpi import Reducer
+
+    comm = MPI.COMM_WORLD
+    reducer = Reducer(the_plan())
+    inside, across = comm.Split(comm.rank // 2, comm.rank), comm.Split(comm.rank % 2, comm.rank)
+    array = np.zeros(BYTES // 4, np.float32)
+    reducer.all_reduce(array)
+    (piece,) = reducer._scratch.values()
+
+    def bare() -> None:
+        inside.Reduce_scatter_block(array, piece)
+        across.Allreduce(MPI.IN_PLACE, piece)
+        inside.Allgather(piece, array)
+
+    found = compare(bare, lambda: reducer.all_reduce(array), comm.Barrier, lambda s: comm.allreduce(s, MPI.MAX))
+    return found if comm.rank == 0 else {}
+
+
+def main() -> None:
+    document: dict[str, Any] = {"bytes": BYTES, "ranks": RANKS, "program": TEXT}
+    for engine, launcher in (("torch", torchrun_command(RANKS)), ("mpi", [*mpirun_command(RANKS), sys.executable])):
+        command = [*launcher, "-m", "benchmarks.engines", engine]
+        launches = []
+        for _ in range(LAUNCHES):
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+            launches.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{"))))
+        found = sorted(launches, key=lambda each: each["overhead"])[LAUNCHES // 2]
+        document[engine] = found | {"overheads": [round(each["overhead"], 4) for each in launches]}
+        print(
+            f"{engine}: bare calls {found['bare'] * 1e3:.2f} ms, "
+            f"through Meshwright {found['meshwright'] * 1e3:.2f} ms, overhead {found['overhead']:+.1%}"
+        )
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        answer = torch_rank() if sys.argv[1] == "torch" else mpi_rank()
+        if answer:
+            print(json.dumps(answer), flush=True)
+    else:
+        main()

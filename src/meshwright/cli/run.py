@@ -1,0 +1,160 @@
+"""`meshwright run`: run a plan for real, check what comes out, and time it beside the library's default."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.engine import describe
+from meshwright.errors import EngineError, SpecError, TooLargeError
+from meshwright.launch import run_locally
+from meshwright.plan import Plan, ratio, read_plan
+from meshwright.trials import DTYPES, Engine, Payload, Trial, payloads, run_trials
+from meshwright.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+
+IN_ONE_PROCESS = 4 * 2**30
+"""The most bytes that an engine with all devices in this process is given."""
+
+
+@click.command()
+@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["torch", "mpi", "jax", "numpy"]),
+    required=True,
+    help="What to run it on. torch is started by torchrun, mpi by mpirun, jax on its devices, numpy anywhere.",
+)
+@click.option("--local", is_flag=True, help="Start all ranks on this machine: torchrun, mpirun, or JAX's host devices.")
+@click.option(
+    "--bytes", "size", metavar="BYTES", help="The payload of every reduction, like 4MiB, instead of the plan's."
+)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--repeat", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How often to time each.")
+@click.option("--timeout", default="60s", show_default=True, help="How long a rank waits for the others.")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), help="For torch; the default is CUDA where all ranks have one."
+)
+@json_option
+def run(
+    plan_path: Path,
+    engine_name: str,
+    local: bool,
+    size: str | None,
+    dtype: str,
+    repeat: int,
+    timeout: str,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Run the plan file PLAN on made-up data, check every rank's result, and time it beside the library's default.
+
+    Examples:
+
+    \b
+      torchrun --nproc-per-node=8 -m meshwright run plan.json --engine torch
+      mpirun -n 8 python -m meshwright run plan.json --engine mpi
+      meshwright run plan.json --engine torch --local
+
+    Exit code 0: every result is right. 1: one is not. 2: bad input. 3: the processes do not fit the plan, or one of
+    them died or did not come in time. Launchers may turn all but 0 into a code of their own.
+    """
+    plan = read_plan(plan_path)
+    seconds = parse_seconds(timeout)
+    if seconds <= 0:
+        raise SpecError(f"--timeout {timeout}: expected more than no time")
+    wanted = payloads(plan, dtype, None if size is None else parse_bytes(size))
+    if local and engine_name in ("torch", "mpi"):
+        arguments = ["run", str(plan_path), "--engine", engine_name, "--dtype", dtype, "--repeat", str(repeat)]
+        arguments += [
+            "--timeout",
+            timeout,
+            *(["--bytes", size] if size else []),
+            *(["--device", device] if device else []),
+        ]
+        arguments += ["--json"] if as_json else []
+        sys.exit(run_locally(engine_name, plan.placement.system.devices, arguments))
+    engine = _engine(engine_name, plan, wanted, seconds, device, local)
+    leads = 0 in engine.ranks
+    trials = []
+    for trial in run_trials(engine, wanted, repeat):
+        trials.append(trial)
+        if leads and not as_json:
+            say(f"{len(trials)} of {len(wanted)}: {describe(plan.reductions[trial.number])}")
+    engine.close()
+    if leads:
+        _report(plan, engine_name, trials, wanted, as_json)
+    if any(trial.faults for trial in trials):
+        sys.exit(1)
+
+
+def _engine(name: str, plan: Plan, wanted: list[Payload], timeout: float, device: str | None, local: bool) -> Engine:
+    devices = plan.placement.system.devices
+    if name in ("jax", "numpy"):
+        most = max(payload.length for payload in wanted) * 8 * devices
+        if most > IN_ONE_PROCESS:
+            raise TooLargeError(
+                f"{devices} devices in this process would hold up to {format_bytes(most)}: give a smaller --bytes"
+            )
+    if name == "numpy":
+        from meshwright.trials.numpy import NumpyEngine
+
+        return NumpyEngine(plan)
+    try:
+        if name == "torch":
+            from meshwright.trials.torch import TorchEngine
+
+            return TorchEngine(plan, timeout, device)
+        if name == "mpi":
+            from meshwright.trials.mpi import MpiEngine
+
+            return MpiEngine(plan, timeout)
+        if local:  # before JAX looks for devices
+            flag = f"--xla_force_host_platform_device_count={devices}"
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+            os.environ["JAX_PLATFORMS"] = "cpu"
+        from meshwright.trials.jax import JaxEngine, join
+
+        join()
+        return JaxEngine(plan)
+    except ImportError as error:
+        raise EngineError(str(error)) from None
+
+
+def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload], as_json: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for trial, payload in zip(trials, wanted, strict=True):
+        planned = plan.reductions[trial.number]
+        rows.append(
+            {
+                "reduction": describe(planned),
+                "program": planned.program.text(plan.hierarchy(planned)),
+                "bytes": payload.bytes,
+                "seconds": trial.seconds,
+                "default_seconds": trial.default_seconds,
+                "speedup": ratio(trial.default_seconds, trial.seconds),
+                "correct": not trial.faults,
+                "faults": list(trial.faults),
+            }
+        )
+    if as_json:
+        print_json({"engine": engine, "devices": plan.placement.system.devices, "reductions": rows})
+        return
+    table = new_table("reduction", "bytes", "time", "default", "speedup", "result", "program")
+    for row in rows:
+        table.add_row(
+            row["reduction"],
+            format_bytes(row["bytes"]),
+            format_seconds(row["seconds"]),
+            format_seconds(row["default_seconds"]),
+            f"{row['speedup']:.2f}x",
+            "right on all ranks" if row["correct"] else "WRONG",
+            row["program"],
+        )
+    print_table(table)
+    for row in rows:
+        for fault in row["faults"][:10]:
+            say(f"{row['reduction']}: {fault}")

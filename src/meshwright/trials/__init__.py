@@ -1,0 +1,151 @@
+"""Trials: a plan's reductions on made-up data, checked against the truth and timed beside the library's default.
+
+The engines differ in how they run a reduction; what is fed to them, what must come out and how it is timed is here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.engine import share
+from meshwright.errors import SpecError
+from meshwright.plan import Plan
+from meshwright.program import Goal
+
+Array = NDArray[Any]
+
+DTYPES = ("float32", "float64", "int32", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The data of one reduction: every device has whole numbers of its own, drawn by its rank, so sums are exact."""
+
+    plan: Plan
+    number: int
+    length: int
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """The size of the whole."""
+        return self.length * np.dtype(self.dtype).itemsize
+
+    @property
+    def goal(self) -> Goal:
+        """What the reduction is to achieve."""
+        return self.plan.reductions[self.number].reduction.goal
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The reduction group of a rank."""
+        groups = self.plan.placement.groups(self.plan.reductions[self.number].reduction.axes)
+        return next(group for group in groups if rank in group)
+
+    def share(self, rank: int) -> int:
+        """How many elements a rank's part of the whole has."""
+        group = self.group(rank)
+        return share(self.length, len(group), group.index(rank))
+
+    def given(self, rank: int) -> Array:
+        """What a rank gives."""
+        length = self.length
+        if self.goal is Goal.ALL_GATHER:
+            length = self.share(rank)
+        return np.random.default_rng([self.number, rank]).integers(-100, 100, length).astype(self.dtype)
+
+    def expected(self, rank: int) -> Array | None:
+        """What a rank must have in the end; None where it is left with nothing."""
+        group = self.group(rank)
+        if self.goal is Goal.BROADCAST:
+            return self.given(group[0])
+        if self.goal is Goal.ALL_GATHER:
+            return np.concatenate([self.given(member) for member in group])
+        if self.goal is Goal.REDUCE and rank != group[0]:
+            return None
+        total = self.given(group[0])
+        for member in group[1:]:
+            total += self.given(member)
+        if self.goal is Goal.REDUCE_SCATTER:
+            start = group.index(rank) * share(self.length, len(group), 0)
+            return total[start : start + self.share(rank)]
+        return total
+
+
+def payloads(plan: Plan, dtype: str, size: int | None = None) -> list[Payload]:
+    """The payload of each reduction: as many bytes as planned, or as many as given."""
+    width = np.dtype(dtype).itemsize
+    sizes = [size if size is not None else planned.reduction.bytes for planned in plan.reductions]
+    for each in sizes:
+        if each < width:
+            raise SpecError(f"{each} bytes do not hold one {dtype}, which has {width}")
+    return [Payload(plan, number, each // width, dtype) for number, each in enumerate(sizes)]
+
+
+class Engine(Protocol):
+    """What a trial asks of an engine; every process has one, for its own ranks."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Those of this process."""
+
+    def prepare(self, payload: Payload) -> None:
+        """Make ready to run a reduction with a payload."""
+
+    def run(self, default: bool) -> float:
+        """Run it once, with the plan's program or the library's own collective; the seconds of the slowest rank."""
+
+    def results(self) -> list[Array | None]:
+        """What the last run left each of this process's ranks with; None where it does not matter."""
+
+    def everyone(self, faults: list[str]) -> list[str]:
+        """The faults of all processes."""
+
+    def close(self) -> None:
+        """Give back what was made for the trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A reduction that was run: medians of the slowest rank's times, for the program and the default."""
+
+    number: int
+    length: int
+    seconds: float
+    default_seconds: float
+    faults: tuple[str, ...]
+
+
+def run_trials(engine: Engine, wanted: Sequence[Payload], repeat: int) -> Iterator[Trial]:
+    """Run reductions one after another: each checked first, then timed in turn with the default."""
+    for payload in wanted:
+        engine.prepare(payload)
+        faults: list[str] = []
+        for default in (True, False):
+            engine.run(default)
+            what = "the library's own collective" if default else "the program"
+            for rank, result in zip(engine.ranks, engine.results(), strict=True):
+                faults += [f"{what}: {fault}" for fault in _faults(payload, rank, result)]
+        times: dict[bool, list[float]] = {False: [], True: []}
+        faults = engine.everyone(faults)
+        for _ in range(repeat):
+            for default in (False, True):
+                times[default].append(engine.run(default))
+        yield Trial(payload.number, payload.length, median(times[False]), median(times[True]), tuple(faults))
+
+
+def _faults(payload: Payload, rank: int, result: Array | None) -> list[str]:
+    expected = payload.expected(rank)
+    if expected is None:
+        return []
+    if result is None or result.shape != expected.shape:
+        return [f"rank {rank} has {None if result is None else result.shape}, not {expected.shape}"]
+    wrong = np.flatnonzero(result != expected)
+    if not wrong.size:
+        return []
+    at = int(wrong[0])
+    count = f"{wrong.size} of {expected.size} are wrong"
+    return [f"rank {rank} has {result[at]} at element {at}, but {expected[at]} is right ({count})"]

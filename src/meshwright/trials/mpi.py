@@ -1,0 +1,93 @@
+"""Trials on MPI: one rank in each process, started by mpirun."""
+
+import time
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from meshwright.engine import share
+from meshwright.mpi import Reducer
+from meshwright.plan import Plan
+from meshwright.program import Goal
+from meshwright.trials import Array, Payload
+
+
+class MpiEngine:
+    """Runs a plan on the world communicator."""
+
+    def __init__(self, plan: Plan, timeout: float) -> None:
+        """Make the plan's communicators, and those of whole reduction groups for the library's own collectives."""
+        self._comm = MPI.COMM_WORLD
+        self._reducer = Reducer(plan, timeout=timeout)
+        self.ranks = (self._comm.rank,)
+        self._whole: dict[tuple[str, ...], Any] = {}
+        for planned in plan.reductions:
+            axes = planned.reduction.axes
+            if axes not in self._whole:
+                groups = plan.placement.groups(axes)
+                color = next(k for k, group in enumerate(groups) if self._comm.rank in group)
+                self._whole[axes] = self._comm.Split(color, self._comm.rank)
+
+    def prepare(self, payload: Payload) -> None:
+        """Make the data."""
+        self._payload = payload
+        self._given = payload.given(self._comm.rank)
+        self._buffer = self._given.copy()
+        self._left: Array | None = None
+
+    def run(self, default: bool) -> float:
+        """Run the reduction once on all ranks."""
+        self._buffer[...] = self._given
+        self._comm.Barrier()
+        started = time.perf_counter()
+        self._left = self._default() if default else self._program()
+        seconds = time.perf_counter() - started
+        return float(self._comm.allreduce(seconds, MPI.MAX))
+
+    def _program(self) -> Array:
+        number, buffer, reducer = self._payload.number, self._buffer, self._reducer
+        goal = self._payload.goal
+        if goal is Goal.ALL_REDUCE:
+            return reducer.all_reduce(buffer, over=number)
+        if goal is Goal.REDUCE:
+            return reducer.reduce(buffer, over=number)
+        if goal is Goal.BROADCAST:
+            return reducer.broadcast(buffer, over=number)
+        if goal is Goal.REDUCE_SCATTER:
+            return reducer.reduce_scatter(buffer, over=number)
+        return reducer.all_gather(buffer, out=np.empty(self._payload.length, buffer.dtype), over=number)
+
+    def _default(self) -> Array:
+        buffer, goal = self._buffer, self._payload.goal
+        group = self._whole[self._payload.plan.reductions[self._payload.number].reduction.axes]
+        sizes = [share(self._payload.length, group.size, k) for k in range(group.size)]
+        if goal is Goal.ALL_REDUCE:
+            group.Allreduce(MPI.IN_PLACE, buffer)
+        elif goal is Goal.REDUCE:
+            group.Reduce(MPI.IN_PLACE if group.rank == 0 else buffer, buffer if group.rank == 0 else None)
+        elif goal is Goal.BROADCAST:
+            group.Bcast(buffer)
+        elif goal is Goal.REDUCE_SCATTER:
+            part = np.empty(sizes[group.rank], buffer.dtype)
+            group.Reduce_scatter(buffer, part, sizes)
+            return part
+        else:
+            whole = np.empty(self._payload.length, buffer.dtype)
+            group.Allgatherv(buffer, [whole, sizes])
+            return whole
+        return buffer
+
+    def results(self) -> list[Array | None]:
+        """What this rank has."""
+        return [self._left]
+
+    def everyone(self, faults: list[str]) -> list[str]:
+        """The faults of all ranks."""
+        return [fault for each in self._comm.allgather(faults) for fault in each]
+
+    def close(self) -> None:
+        """Give back what was made for the trials."""
+        for group in self._whole.values():
+            group.Free()
+        self._reducer.close()

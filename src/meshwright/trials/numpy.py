@@ -1,0 +1,49 @@
+"""Trials with the interpreter: all ranks in this process, no network."""
+
+import time
+
+from meshwright.interpreter import run_program
+from meshwright.plan import Plan, flat_program
+from meshwright.program import Goal
+from meshwright.trials import Array, Payload
+
+
+class NumpyEngine:
+    """Runs every group of a reduction in turn."""
+
+    def __init__(self, plan: Plan) -> None:
+        """All ranks are here."""
+        self.plan = plan
+        self.ranks = range(plan.placement.system.devices)
+
+    def prepare(self, payload: Payload) -> None:
+        """Make the data."""
+        self._payload = payload
+        self._given = [payload.given(rank) for rank in self.ranks]
+        self._left: list[Array | None] = []
+
+    def run(self, default: bool) -> float:
+        """Run the program, or the goal's own collective over the whole group."""
+        planned = self.plan.reductions[self._payload.number]
+        hierarchy, goal = self.plan.hierarchy(planned), planned.reduction.goal
+        program = flat_program(goal, len(hierarchy.names)) if default else planned.program
+        left: list[Array | None] = [None] * len(self.ranks)
+        started = time.perf_counter()
+        for group in self.plan.placement.groups(planned.reduction.axes):
+            inputs = [None if goal is Goal.BROADCAST and rank != group[0] else self._given[rank] for rank in group]
+            for rank, result in zip(group, run_program(program, hierarchy, inputs, goal), strict=True):
+                left[rank] = result
+        self._left = left
+        return time.perf_counter() - started
+
+    def results(self) -> list[Array | None]:
+        """What every rank has."""
+        return self._left
+
+    def everyone(self, faults: list[str]) -> list[str]:
+        """This process is everyone."""
+        return faults
+
+    def close(self) -> None:
+        """Give back what was made for the trials."""
+        self._given, self._left = [], []

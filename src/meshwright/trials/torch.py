@@ -1,0 +1,126 @@
+"""Trials on PyTorch: one rank in each process, started by torchrun."""
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from meshwright.engine import share
+from meshwright.errors import EngineError
+from meshwright.plan import Plan
+from meshwright.program import Goal
+from meshwright.torch import Reducer
+from meshwright.torch.collectives import all_gather, reduce_scatter
+from meshwright.trials import Array, Payload
+
+
+class TorchEngine:
+    """Runs a plan on the process group that torchrun's environment describes."""
+
+    def __init__(self, plan: Plan, timeout: float, device: str | None = None) -> None:
+        """Join the process group; make the plan's groups, and whole ones for the library's own collectives."""
+        missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            devices = plan.placement.system.devices
+            raise EngineError(
+                f"no launcher started this process ({', '.join(missing)} missing): start it with torchrun "
+                f"--nproc-per-node={devices} -m meshwright run …, or add --local"
+            )
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        enough = torch.cuda.is_available() and torch.cuda.device_count() >= here
+        self._device = torch.device(f"cuda:{local}" if device == "cuda" or (device is None and enough) else "cpu")
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"cannot join the process group: {error}") from error
+        self.ranks = (dist.get_rank(),)
+        self._reducer = Reducer(plan, timeout=timeout)
+        self._whole: dict[tuple[int, ...], Any] = {}
+        for planned in plan.reductions:
+            for group in plan.placement.groups(planned.reduction.axes):
+                if group not in self._whole:
+                    self._whole[group] = dist.new_group(list(group), timeout=timedelta(seconds=timeout))
+
+    def prepare(self, payload: Payload) -> None:
+        """Make the data."""
+        self._payload = payload
+        self._given = torch.from_numpy(payload.given(self.ranks[0])).to(self._device)
+        self._buffer = self._given.clone()
+        self._left: torch.Tensor | None = None
+        group = payload.group(self.ranks[0])
+        self._group, self._root = self._whole[group], group[0]
+        self._width = share(payload.length, len(group), 0)
+
+    def run(self, default: bool) -> float:
+        """Run the reduction once on all ranks."""
+        self._buffer.copy_(self._given)
+        self._synchronize()
+        dist.barrier()
+        started = time.perf_counter()
+        self._left = self._default() if default else self._program()
+        self._synchronize()
+        slowest = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return slowest.item()
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _program(self) -> torch.Tensor:
+        number, buffer, reducer = self._payload.number, self._buffer, self._reducer
+        goal = self._payload.goal
+        if goal is Goal.ALL_REDUCE:
+            return reducer.all_reduce(buffer, over=number)
+        if goal is Goal.REDUCE:
+            return reducer.reduce(buffer, over=number)
+        if goal is Goal.BROADCAST:
+            return reducer.broadcast(buffer, over=number)
+        if goal is Goal.REDUCE_SCATTER:
+            return reducer.reduce_scatter(buffer, over=number)
+        return reducer.all_gather(buffer, out=buffer.new_empty(self._payload.length), over=number)
+
+    def _default(self) -> torch.Tensor:
+        buffer, group, goal = self._buffer, self._group, self._payload.goal
+        if goal is Goal.ALL_REDUCE:
+            dist.all_reduce(buffer, group=group)
+        elif goal is Goal.REDUCE:
+            dist.reduce(buffer, self._root, group=group)
+        elif goal is Goal.BROADCAST:
+            dist.broadcast(buffer, self._root, group=group)
+        else:
+            whole = self._width * dist.get_world_size(group)
+            if goal is Goal.REDUCE_SCATTER:
+                part = buffer.new_empty(self._width)
+                reduce_scatter(part, _padded(buffer, whole), group=group)
+                return part[: self._payload.share(self.ranks[0])]
+            gathered = buffer.new_empty(whole)
+            all_gather(gathered, _padded(buffer, self._width), group=group)
+            return gathered[: self._payload.length]
+        return buffer
+
+    def results(self) -> list[Array | None]:
+        """What this rank has."""
+        return [None if self._left is None else self._left.cpu().numpy()]
+
+    def everyone(self, faults: list[str]) -> list[str]:
+        """The faults of all ranks."""
+        gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(gathered, faults)
+        return [fault for each in gathered for fault in each]
+
+    def close(self) -> None:
+        """Give back what was made for the trials."""
+        self._reducer.close()
+        dist.destroy_process_group()
+
+
+def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    return tensor if tensor.numel() == length else torch.nn.functional.pad(tensor, (0, length - tensor.numel()))

@@ -1,0 +1,118 @@
+"""What goes wrong between real ranks ends in one clear error on each of them, in time."""
+
+import pytest
+
+from tests.ranks import results, run_ranks
+
+PROGRAMS = "tests.torch.programs:"
+
+
+def test_a_world_of_another_size_is_refused_on_every_rank() -> None:
+    for message in results(f"{PROGRAMS}world_of_another_size", 4):
+        assert message == (
+            "there are 4 processes, but the plan is for 8 devices (node=2,gpu=4): start 8, or make a plan for 4"
+        )
+
+
+@pytest.mark.parametrize(
+    ("seats", "message"),
+    [
+        (
+            [(0, 3), (1, 3), (2, 3), (0, 3)],
+            "rank 0 is on a host with 3 processes, but a host of the plan's system node=2,gpu=2 can have 4, 2 or 1",
+        ),
+        (
+            [(0, 2), (0, 2), (1, 2), (1, 2)],
+            "rank 1 is number 0 of 2 on its host, but the plan numbers devices host by host, so it should be number 1: "
+            "start a host's ranks one after another",
+        ),
+        (
+            [(0, 2), (1, 2), (0, 1), (0, 1)],
+            "hosts have different numbers of processes (rank 2: 1, rank 0: 2), but those of the plan's system "
+            "node=2,gpu=2 are alike",
+        ),
+    ],
+)
+def test_another_layout_is_refused_on_every_rank(seats: list[tuple[int, int]], message: str) -> None:
+    assert results(f"{PROGRAMS}seats_that_do_not_fit", 4, seats) == [message] * 4
+
+
+def test_another_plan_on_a_rank_is_refused_on_every_rank() -> None:
+    message = "rank 2 has another plan than rank 0: give every process the same plan file"
+    assert results(f"{PROGRAMS}another_plan", 4) == [message] * 4
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    messages = results(f"{PROGRAMS}absent_rank", 4)
+    assert messages == ["rank 3 did not join the others within 2 s"] * 3 + [""]
+
+
+def test_a_rank_that_dies_ends_in_an_error_on_the_others() -> None:
+    outcomes = run_ranks(f"{PROGRAMS}dying_rank", 4)
+    assert [outcome.status for outcome in outcomes] == [0, 0, 0, 7]
+    for rank, outcome in enumerate(outcomes[:3]):
+        first, again, seconds = outcome.result
+        assert first.startswith(f"rank {rank}: step ")
+        assert again == f"this Reducer can no longer be used: {first}"
+        assert seconds < 15
+
+
+def test_a_rank_that_hangs_ends_in_an_error_on_the_others_within_the_timeout() -> None:
+    outcomes = results(f"{PROGRAMS}hanging_rank", 4)
+    for rank in (0, 2, 3):
+        message, seconds = outcomes[rank]
+        assert f"rank {rank}: step " in message
+        assert 1 < seconds < 8
+
+
+def test_different_calls_are_refused_on_every_rank() -> None:
+    messages = results(f"{PROGRAMS}different_calls", 4)
+    assert all(each == messages[0] for each in messages)
+    size, dtype, operation, always = messages[0]
+    head = "the ranks call differently: rank 0 gives"
+    what = "elements of torch.float32 to all-reduce sum"
+    assert size == f"{head} 4 {what}, rank 2 gives 5 {what}"
+    assert "4 elements of torch.float64 to all-reduce sum" in dtype
+    assert "rank 2 gives 4 elements of torch.float32 to all-reduce max" in operation
+    assert "rank 0 gives 5" in always
+    assert "rank 2 gives 4" in always
+
+
+def test_calls_in_another_order_are_noticed() -> None:
+    messages = results(f"{PROGRAMS}swapped_calls", 4)
+    assert (
+        messages
+        == [
+            "rank 2 made other calls than rank 0 before this one, among the last 64, so results since then may be wrong"
+        ]
+        * 4
+    )
+
+
+def test_unsuitable_tensors_are_refused_before_anything_is_sent() -> None:
+    messages = results(f"{PROGRAMS}unsuitable_tensors", 4)[0]
+    known = "bfloat16, float16, float32, float64, int32, int64, int8, uint8"
+    assert messages == [
+        f"torch.int16 cannot be reduced, but {known} can",
+        f"torch.complex64 cannot be reduced, but {known} can; reduce torch.view_as_real(tensor)",
+        "op='avg' needs a floating point tensor, not torch.int32: reduce with 'sum', then divide",
+        "op='prod': expected sum, avg, max or min",
+        "expected a dense tensor, not torch.sparse_coo",
+        "expected a dense tensor, not list",
+        messages[6],
+        "the plan has no all-reduce; it has: reduce-scatter over data",
+        "rank 0 gives 3 elements, but its part of 13 over 4 ranks has 4",
+        "out is torch.float64 on cpu, the part is torch.float32 on cpu",
+    ]
+    assert messages[6].startswith("the tensor is on meta, but the process group has gloo for cpu")
+
+
+def test_plans_are_checked_before_groups_are_made() -> None:
+    short, check, timeout = results(f"{PROGRAMS}invalid_plans", 4)[0]
+    assert "the program ends before the goal (all-reduce) is reached" in short
+    assert check == "check='sometimes': expected 'first', 'always' or 'never'"
+    assert timeout == "timeout=0: expected a number of seconds above 0"
+
+
+def test_a_second_thread_is_refused() -> None:
+    assert results(f"{PROGRAMS}two_threads", 4) == [4] * 4
