@@ -42,6 +42,9 @@ __all__ = ["Reducer"]
 
 Array = NDArray[Any]
 
+_REDUCED = frozenset("bBhHiIlLqQfdgFDG")
+"""NumPy's codes of the integers, floating point and complex numbers that every MPI has."""
+
 _OPERATIONS = {"sum": MPI.SUM, "avg": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -285,12 +288,7 @@ def _refuse(goal: Goal, array: Array, op: str) -> None:
     if array.dtype.hasobject:
         raise EngineError("arrays of Python objects cannot be sent")
     if goal in REDUCING:
-        if (
-            not array.dtype.isnative
-            or array.dtype.kind not in "iufc"
-            or array.dtype.itemsize < 1
-            or _unknown(array.dtype)
-        ):
+        if not array.dtype.isnative or array.dtype.char not in _REDUCED:
             raise EngineError(
                 f"MPI cannot reduce {array.dtype}; it can reduce native integers, float32, float64 and complex numbers"
             )
@@ -300,13 +298,6 @@ def _refuse(goal: Goal, array: Array, op: str) -> None:
             raise EngineError(
                 f"op='avg' needs floating point numbers, not {array.dtype}: reduce with 'sum', then divide"
             )
-
-
-def _unknown(dtype: "np.dtype[Any]") -> bool:
-    try:
-        return bool(MPI.Datatype.fromcode(dtype.char) == MPI.DATATYPE_NULL)
-    except ValueError:
-        return True
 
 
 class _Watchdog:
