@@ -17,7 +17,7 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy tests benchmarks
+	$(BIN)/mypy tests benchmarks examples/*.py
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto

@@ -13,6 +13,7 @@ import click
 
 from meshwright.cli.check import check
 from meshwright.cli.explain import explain
+from meshwright.cli.hosts import hosts
 from meshwright.cli.placements import placements
 from meshwright.cli.plan import plan
 from meshwright.cli.programs import programs
@@ -60,5 +61,5 @@ def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
 
 
-for verb in (plan, explain, placements, programs, check, systems, reproduce, run):
+for verb in (plan, explain, placements, programs, check, systems, reproduce, run, hosts):
     main.add_command(verb)

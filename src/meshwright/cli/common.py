@@ -1,7 +1,10 @@
 """What the verbs share: options, argument types and output."""
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -77,6 +80,19 @@ def print_count(count: int | None, as_json: bool) -> None:
         print_json({"count": count})
     else:
         click.echo(count)
+
+
+@contextmanager
+def stdout_kept() -> Iterator[None]:
+    """Keep stdout for the result while libraries run that write to it from C: what they say goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def say(message: str) -> None:

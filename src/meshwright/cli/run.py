@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say, stdout_kept
 from meshwright.engine import describe
 from meshwright.errors import EngineError, SpecError, TooLargeError
 from meshwright.launch import run_locally
@@ -77,14 +77,15 @@ def run(
         ]
         arguments += ["--json"] if as_json else []
         sys.exit(run_locally(engine_name, plan.placement.system.devices, arguments))
-    engine = _engine(engine_name, plan, wanted, seconds, device, local)
-    leads = 0 in engine.ranks
     trials = []
-    for trial in run_trials(engine, wanted, repeat):
-        trials.append(trial)
-        if leads and not as_json:
-            say(f"{len(trials)} of {len(wanted)}: {describe(plan.reductions[trial.number])}")
-    engine.close()
+    with stdout_kept():
+        engine = _engine(engine_name, plan, wanted, seconds, device, local)
+        leads = 0 in engine.ranks
+        for trial in run_trials(engine, wanted, repeat):
+            trials.append(trial)
+            if leads and not as_json:
+                say(f"{len(trials)} of {len(wanted)}: {describe(plan.reductions[trial.number])}")
+        engine.close()
     if leads:
         _report(plan, engine_name, trials, wanted, as_json)
     if any(trial.faults for trial in trials):

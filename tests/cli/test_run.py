@@ -1,0 +1,184 @@
+"""`meshwright run`: through real launchers, and what bad input gets."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright import parse_reduction, parse_system, plan, write_plan
+from meshwright.launch import mpirun_command, torchrun_command
+from tests.cli.test_verbs import run, run_json
+
+MPI = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (Debian: openmpi-bin)")
+REDUCTIONS = ["data=40KiB", "shard=4001B", "reduce-scatter:data+shard=400KiB", "all-gather:data=12B"]
+ROOTED = ["reduce:data=1KiB", "broadcast:data+shard=1KiB"]
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    return made(tmp_path, [*REDUCTIONS, *ROOTED])
+
+
+def made(folder: Path, reductions: list[str]) -> Path:
+    system = parse_system("node=2@1GB/s,gpu=2@8GB/s")
+    best = plan(system, {"data": 2, "shard": 2}, [parse_reduction(text) for text in reductions]).candidates[0]
+    write_plan(best, folder / "plan.json")
+    return folder / "plan.json"
+
+
+def launched(launcher: list[str], *arguments: str, limit: float = 120) -> "subprocess.CompletedProcess[str]":
+    command = [*launcher, "-m", "meshwright", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, check=False)
+
+
+def is_right(document: dict[str, Any], engine: str, reductions: int) -> None:
+    assert (document["engine"], document["devices"], len(document["reductions"])) == (engine, 4, reductions)
+    for row in document["reductions"]:
+        assert row["correct"]
+        assert not row["faults"]
+        assert row["seconds"] > 0
+        assert row["speedup"] == pytest.approx(row["default_seconds"] / row["seconds"])
+
+
+def test_numpy(plan_file: Path) -> None:
+    is_right(run_json("run", str(plan_file), "--engine", "numpy", "--dtype", "int32"), "numpy", 6)
+
+
+def test_torch_through_torchrun(plan_file: Path) -> None:
+    done = launched(torchrun_command(4), "run", str(plan_file), "--engine", "torch", "--json", "--repeat", "2")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    is_right(document, "torch", 6)
+    assert [row["bytes"] for row in document["reductions"]] == [40960, 4000, 409600, 12, 1024, 1024]
+
+
+def test_torch_locally_as_a_table(plan_file: Path) -> None:
+    done = launched([sys.executable], "run", str(plan_file), "--engine", "torch", "--local", "--bytes", "1kB")
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["reduction", "bytes", "time", "default", "speedup", "result", "program"]
+    assert len(rows) == 6
+    assert all("1kB" in row and "right on all ranks" in row for row in rows)
+
+
+@MPI
+def test_mpi_through_mpirun_and_locally(plan_file: Path) -> None:
+    for launcher, local in (([*mpirun_command(4), sys.executable], []), ([sys.executable], ["--local"])):
+        done = launched(launcher, "run", str(plan_file), "--engine", "mpi", "--json", "--repeat", "2", *local)
+        assert done.returncode == 0, done.stderr
+        is_right(json.loads(done.stdout), "mpi", 6)
+
+
+def test_jax_locally(tmp_path: Path) -> None:
+    path = made(tmp_path, REDUCTIONS)
+    done = launched([sys.executable], "run", str(path), "--engine", "jax", "--local", "--json", "--dtype", "int32")
+    assert done.returncode == 0, done.stderr
+    is_right(json.loads(done.stdout), "jax", 4)
+
+
+def test_jax_refuses_rooted_steps(plan_file: Path) -> None:
+    done = launched([sys.executable], "run", str(plan_file), "--engine", "jax", "--local")
+    assert done.returncode == 3
+    assert "JAX has no rooted collectives, so step 1 (Reduce" in done.stderr
+
+
+def test_without_a_launcher(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    done = run("run", str(plan_file), "--engine", "torch")
+    assert done.exit_code == 3
+    assert "no launcher started this process (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT missing)" in done.stderr
+    assert "or add --local" in done.stderr
+
+
+def test_another_number_of_processes(plan_file: Path) -> None:
+    done = launched(torchrun_command(2), "run", str(plan_file), "--engine", "torch")
+    assert done.returncode != 0
+    message = "there are 2 processes, but the plan is for 4 devices (node=2,gpu=2): start 4, or make a plan for 2"
+    assert done.stderr.count(message) == 2
+
+
+def test_a_plan_that_was_edited_never_runs(plan_file: Path) -> None:
+    text = plan_file.read_text()
+    plan_file.write_text(
+        text.replace("AllReduce all", "ReduceScatter all", 1).replace("AllReduce across", "Reduce across")
+    )
+    assert plan_file.read_text() != text
+    done = run("run", str(plan_file), "--engine", "numpy")
+    assert done.exit_code == 2
+    assert "the program is not valid" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engine", "numpy", "--bytes", "2B"], "2 bytes do not hold one float32, which has 4"),
+        (["--engine", "numpy", "--bytes", "1TiB"], "give a smaller --bytes"),
+        (["--engine", "numpy", "--timeout", "0s"], "--timeout 0s: expected more than no time"),
+        (["--engine", "nccl"], "'nccl' is not one of"),
+        ([], "Missing option '--engine'"),
+    ],
+)
+def test_bad_input(plan_file: Path, arguments: list[str], message: str) -> None:
+    done = run("run", str(plan_file), *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["torch", pytest.param("mpi", marks=MPI)])
+def test_a_rank_that_is_killed_ends_the_run_and_leaves_no_process(plan_file: Path, engine: str) -> None:
+    arguments = ["run", str(plan_file), "--engine", engine, "--local", "--repeat", "10000", "--timeout", "5s"]
+    command = [sys.executable, "-m", "meshwright", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        ranks = wait_for_ranks(str(plan_file), engine)
+        os.kill(ranks[1], signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, output
+    deadline = time.monotonic() + 10
+    while ranks_of(str(plan_file)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not ranks_of(str(plan_file))
+
+
+def test_ending_the_command_ends_the_ranks(plan_file: Path) -> None:
+    arguments = ["run", str(plan_file), "--engine", "torch", "--local", "--repeat", "10000"]
+    with subprocess.Popen([sys.executable, "-m", "meshwright", *arguments], stderr=subprocess.DEVNULL) as process:
+        wait_for_ranks(str(plan_file), "torch")
+        process.terminate()
+        process.wait(30)
+    assert process.returncode != 0
+    assert not ranks_of(str(plan_file))
+
+
+def ranks_of(plan_path: str) -> list[int]:
+    """The processes that run a plan, but for those that started them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        started_them = b"--local" in words or b"torch.distributed.run" in words or words[0].endswith(b"mpirun")
+        if plan_path.encode() in words and not started_them:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def wait_for_ranks(plan_path: str, engine: str) -> list[int]:
+    """The four ranks, once they are at work: their engine has been loaded for a while."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ranks = ranks_of(plan_path)
+        if len(ranks) == 4:
+            time.sleep(8 if engine == "torch" else 3)
+            return ranks
+        time.sleep(0.1)
+    raise AssertionError(f"the ranks did not start: {ranks_of(plan_path)}")
