@@ -26,6 +26,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.planner
 	$(BIN)/python -m benchmarks.hierarchies
+	$(BIN)/python -m benchmarks.engines
 
 reproduction: $(VENV)/.installed
 	$(BIN)/meshwright reproduce --out docs/reproduction.md > /dev/null

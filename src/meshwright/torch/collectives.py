@@ -23,8 +23,9 @@ REDUCED = frozenset(
     }
 )
 
-SMALL_PIECE = 2**16
-"""In bytes: up to here gloo's ReduceScatter is one exchange, as rounds cost more than bytes; above, a ring."""
+SMALL = 2**18
+"""In bytes: up to here gloo's ReduceScatter is one exchange, as rounds cost more than bytes; above, a ring. The library
+profile `gloo` says the same."""
 
 # PyTorch 2.13 has new names for these, and warns about the old ones.
 reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -64,7 +65,7 @@ def _gloo_reduce_scatter(
 ) -> None:
     """gloo's own moves as much as an all-reduce; either of these moves what a reduce-scatter needs."""
     pieces = source.view(len(ranks), -1)
-    if target.nbytes <= SMALL_PIECE:
+    if source.nbytes <= SMALL:
         received = torch.empty_like(pieces)
         dist.all_to_all_single(received.view(-1), source, group=group)
         _fold(received, target, operation)
