@@ -20,6 +20,7 @@ from meshwright.cli.programs import programs
 from meshwright.cli.reproduce import reproduce
 from meshwright.cli.run import run
 from meshwright.cli.systems import systems
+from meshwright.cli.testbed import testbed
 from meshwright.errors import EngineError, MeshwrightError
 
 
@@ -61,5 +62,5 @@ def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
 
 
-for verb in (plan, explain, placements, programs, check, systems, reproduce, run, hosts):
+for verb in (plan, explain, placements, programs, check, systems, reproduce, run, hosts, testbed):
     main.add_command(verb)

@@ -1,0 +1,119 @@
+"""`meshwright testbed`: an emulated cluster on this machine."""
+
+import sys
+
+import click
+
+from meshwright import testbed as beds
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
+from meshwright.errors import SpecError
+from meshwright.system import load_system
+from meshwright.testbed.rates import measure_rates
+from meshwright.units import format_bandwidth, format_bytes
+
+name_option = click.option(
+    "--name", default=beds.DEFAULT_NAME, show_default=True, help="Keeps several testbeds apart: letters and digits."
+)
+
+TOLERANCE = 0.05
+"""How far an achieved rate may be from the configured one."""
+
+
+@click.group()
+def testbed() -> None:
+    """A hierarchical cluster for real on this machine: a network namespace per device, shaped links between them.
+
+    It needs root and touches nothing that it has not made. Keep the sum of the devices' rates under about 3 Gbit/s on
+    two cores, or the processors become the bottleneck.
+    """
+
+
+@testbed.command()
+@system_option
+@name_option
+def up(system_spec: str, name: str) -> None:
+    """Build the network of SYSTEM, like node=4@20Mbit/s,gpu=4@200Mbit/s; one that is up already is kept or replaced."""
+    bed = beds.up(load_system(system_spec), name)
+    say(f"testbed {name!r} is up: {bed.system.devices} devices, {sum(1 for _ in bed.network.ports())} links")
+
+
+@testbed.command()
+@name_option
+def down(name: str) -> None:
+    """Remove the network, and end the processes inside it."""
+    say(f"testbed {name!r} is down" if beds.down(name) else f"testbed {name!r} was not up")
+
+
+@testbed.command()
+@name_option
+@json_option
+def status(name: str, as_json: bool) -> None:
+    """Show every link with its rate, the bytes that crossed it each way, and drops."""
+    bed = beds.running(name)
+    links: dict[tuple[int, int], dict[str, int | float | str]] = {}
+    for counter in bed.counters():
+        port = counter.port
+        row = links.setdefault(
+            (port.level, port.instance),
+            {"level": bed.system.levels[port.level].name, "instance": port.instance, "bandwidth": port.rate},
+        )
+        way = "outwards" if counter.outwards else "inwards"
+        row[f"bytes_{way}"], row[f"drops_{way}"] = counter.bytes, counter.drops
+    if as_json:
+        print_json({"name": name, "devices": bed.system.devices, "links": list(links.values())})
+        return
+    table = new_table("link of", "rate", "sent outwards", "sent inwards", "drops")
+    for row in links.values():
+        table.add_row(
+            f"{row['level']} {row['instance']}",
+            format_bandwidth(float(row["bandwidth"])),
+            format_bytes(int(row["bytes_outwards"])),
+            format_bytes(int(row["bytes_inwards"])),
+            str(int(row["drops_outwards"]) + int(row["drops_inwards"])),
+        )
+    print_table(table)
+
+
+@testbed.command()
+@name_option
+@json_option
+@click.option("--seconds", type=click.FloatRange(0.1, 60), default=2.0, show_default=True, help="How long to measure.")
+def check(name: str, as_json: bool, seconds: float) -> None:
+    """Measure what the links carry against what is configured. Exit code 1: one is off by more than 5%."""
+    bed = beds.running(name)
+    before = sum(counter.drops for counter in bed.counters())
+    rates = measure_rates(bed, seconds)
+    drops = sum(counter.drops for counter in bed.counters()) - before
+    if as_json:
+        rows = [
+            {"level": r.level, "senders": r.senders, "configured": r.configured, "achieved": r.achieved} for r in rates
+        ]
+        print_json({"name": name, "rates": rows, "drops": drops})
+    else:
+        table = new_table("link of a", "senders", "configured", "achieved", "error")
+        for rate in rates:
+            table.add_row(
+                rate.level,
+                str(rate.senders),
+                format_bandwidth(rate.configured),
+                format_bandwidth(rate.achieved),
+                f"{rate.error:+.1%}",
+            )
+        print_table(table)
+        say(f"{drops} packets were dropped")
+    if drops or any(abs(rate.error) > TOLERANCE for rate in rates):
+        sys.exit(1)
+
+
+@testbed.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@name_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def exec(name: str, command: tuple[str, ...]) -> None:  # noqa: A001
+    """Run COMMAND on every device, as ranks of one job: meshwright testbed exec -- python train.py
+
+    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as torchrun does. When one
+    rank fails the others are ended, and its exit code is this command's.
+    """
+    if not command:
+        raise SpecError("expected a command, as in: meshwright testbed exec -- python train.py")
+    sys.exit(beds.running(name).run(command))

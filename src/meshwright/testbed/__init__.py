@@ -1,0 +1,282 @@
+"""The testbed: a hierarchical cluster for real on one machine, with namespaces for devices and shaped links between
+them.
+
+    with temporary(parse_system("node=4@20Mbit/s,gpu=4@200Mbit/s")) as bed:
+        bed.run(["python", "-m", "meshwright", "run", "plan.json", "--engine", "torch"])
+
+Everything that it makes is inside network namespaces of its own, whose names it writes down before it makes them, and
+`down` removes just these. Only root (CAP_NET_ADMIN and CAP_SYS_ADMIN) can do that.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import EngineError, SpecError
+from meshwright.system import System
+from meshwright.systemfile import read_system_text, system_document
+from meshwright.testbed.network import INTERFACE, Network, Port
+
+STATE = Path("/run/meshwright")
+DEFAULT_NAME = "testbed"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """What has crossed one direction of a link, and what was dropped there."""
+
+    port: Port
+    outwards: bool
+    bytes: int
+    drops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Testbed:
+    """A testbed that is up."""
+
+    __test__ = False  # for pytest, which takes it for a test
+
+    network: Network
+
+    @property
+    def system(self) -> System:
+        """The system that it emulates."""
+        return self.network.system
+
+    def environment(self, device: int, port: int) -> dict[str, str]:
+        """What torchrun would tell the rank of a device; the devices inside an innermost switch count as one host."""
+        devices, here = self.system.devices, self.system.counts[-1]
+        return {
+            "RANK": str(device),
+            "WORLD_SIZE": str(devices),
+            "LOCAL_RANK": str(device % here),
+            "LOCAL_WORLD_SIZE": str(here),
+            "GROUP_RANK": str(device // here),
+            "MASTER_ADDR": self.network.address(0),
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "MESHWRIGHT_TESTBED": self.network.name,
+        }
+
+    def enter(self, device: int) -> None:
+        """Move this process, which must have one thread only, into the namespace of a device."""
+        _enter(self.network.namespace(device))
+
+    def command(self, device: int, command: Sequence[str]) -> list[str]:
+        """The command that runs a command on a device, under a host name of its own that is its address."""
+        inside = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.network.address(device)]
+        return ["ip", "netns", "exec", self.network.namespace(device), *inside, *command]
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
+        """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
+
+        When one fails the others are ended; so they are when this process is.
+        """
+        started: list[subprocess.Popen[bytes]] = []
+        port = 20_000 + os.getpid() % 10_000
+        failed = 0
+        try:
+            for device in range(self.system.devices):
+                settings = {**environment, **self.environment(device, port)}
+                started.append(subprocess.Popen(self.command(device, command), env=settings))
+            waiting = list(started)
+            while waiting and not failed:
+                time.sleep(0.02)
+                for process in list(waiting):
+                    if process.poll() is not None:
+                        waiting.remove(process)
+                        failed = failed or process.returncode
+        finally:
+            _end(started, grace if failed else 0.0)
+        return failed if failed >= 0 else 128 - failed
+
+    def counters(self) -> list[Counter]:
+        """What has crossed each link since the testbed came up, outermost links first."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for namespace in self.network.namespaces:
+            for qdisc in json.loads(_run(["tc", "-n", namespace, "-s", "-j", "qdisc", "show"])):
+                if qdisc.get("root"):
+                    found[namespace, qdisc["dev"]] = qdisc["bytes"], qdisc["drops"]
+        return [
+            Counter(port, outwards, *found[end])
+            for port in self.network.ports()
+            for outwards, end in ((True, port.up), (False, port.down))
+        ]
+
+    def down(self) -> None:
+        """Remove it."""
+        down(self.network.name)
+
+
+def up(system: System, name: str = DEFAULT_NAME) -> Testbed:
+    """Build a testbed; one that is up already for the same system is taken as it is, another is replaced."""
+    network = Network(name, system)
+    _check_rights()
+    if (running := find(name)) is not None:
+        if running.system == system and set(network.namespaces) <= _existing():
+            return running
+        down(name)
+    taken = _existing().intersection(network.namespaces)
+    if taken:
+        raise EngineError(
+            f"there are namespaces that are not ours: {', '.join(sorted(taken)[:3])}; take another --name"
+        )
+    STATE.mkdir(exist_ok=True)
+    _state(name).write_text(json.dumps({"system": system_document(system)}))
+    try:
+        _build(network)
+    except BaseException:
+        down(name)
+        raise
+    return Testbed(network)
+
+
+def find(name: str = DEFAULT_NAME) -> Testbed | None:
+    """The testbed with a name, if it is up."""
+    try:
+        document = json.loads(_state(name).read_text())
+        return Testbed(Network(name, read_system_text(json.dumps(document["system"]), f"testbed {name}")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"cannot read what is known about testbed {name!r}: {error!r}") from None
+
+
+def running(name: str = DEFAULT_NAME) -> Testbed:
+    """The testbed with a name; refuses where there is none."""
+    bed = find(name)
+    if bed is None:
+        raise EngineError(f"testbed {name!r} is not up; start it with: meshwright testbed up --system …")
+    return bed
+
+
+def down(name: str = DEFAULT_NAME) -> bool:
+    """Remove a testbed, whatever is left of it, and end the processes inside; whether there was one."""
+    bed = find(name)
+    if bed is None:
+        return False
+    _check_rights()
+    present = _existing()
+    mine = [namespace for namespace in bed.network.namespaces if namespace in present]
+    _end_inside(mine)
+    _batch(["ip", "-force", "-batch", "-"], [f"netns delete {namespace}" for namespace in mine])
+    _state(name).unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def temporary(system: System, name: str = DEFAULT_NAME) -> Iterator[Testbed]:
+    """A testbed for the time of a with statement."""
+    bed = up(system, name)
+    try:
+        yield bed
+    finally:
+        bed.down()
+
+
+def missing_rights() -> str:
+    """Why no testbed can be built here; empty if one can."""
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")):
+        if shutil.which(tool) is None:
+            return f"a testbed needs the command {tool}: install {package}"
+    if os.geteuid() != 0:
+        return "a testbed needs root, to make network namespaces: run it with sudo"
+    probe = f"mw-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "delete", probe], capture_output=True, check=False)
+    return "" if made.returncode == 0 else f"network namespaces cannot be made here: {made.stderr.strip()}"
+
+
+def _check_rights() -> None:
+    if reason := missing_rights():
+        raise EngineError(reason)
+
+
+def _state(name: str) -> Path:
+    return STATE / f"testbed-{name}.json"
+
+
+def _existing() -> set[str]:
+    return {line.split()[0] for line in _run(["ip", "netns", "list"]).splitlines() if line.strip()}
+
+
+def _build(network: Network) -> None:
+    _batch(["ip", "-batch", "-"], [f"netns add {namespace}" for namespace in network.namespaces])
+    settings = "; ".join(
+        f"echo {value} > /proc/sys/net/{name}"
+        for name, value in (
+            ("ipv6/conf/all/disable_ipv6", "1"),
+            ("ipv6/conf/default/disable_ipv6", "1"),
+            ("ipv4/tcp_congestion_control", "reno"),
+        )
+    )
+    for namespace in network.namespaces:
+        _run(["ip", "netns", "exec", namespace, "sh", "-c", settings.replace(">", "2>/dev/null >") + "; true"])
+    _batch(["ip", "-n", network.fabric, "-batch", "-"], network.link_commands())
+    for device in range(network.system.devices):
+        _batch(["ip", "-n", network.namespace(device), "-batch", "-"], network.device_commands(device))
+    for namespace, lines in network.shape_commands().items():
+        _batch(["tc", "-n", namespace, "-batch", "-"], lines)
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineError(f"{' '.join(command[:6])} failed: {done.stderr.strip()[:300]}")
+    return done.stdout
+
+
+def _batch(command: Sequence[str], lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineError(f"{' '.join(command)} failed: {done.stderr.strip()[:300]}")
+
+
+def _enter(namespace: str) -> None:
+    """Join a namespace; Python has a function for it from 3.12 on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(handle, 0x40000000) != 0:  # CLONE_NEWNET
+            raise EngineError(f"cannot enter {namespace}: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(handle)
+
+
+def _end(processes: Sequence["subprocess.Popen[Any]"], grace: float) -> None:
+    """End processes that were started here, after some time to end by themselves."""
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(0.05)
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _end_inside(namespaces: Sequence[str]) -> None:
+    """End the processes inside namespaces of a testbed."""
+    for namespace in namespaces:
+        for pid in _run(["ip", "netns", "pids", namespace]).split():
+            if int(pid) != os.getpid():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue

@@ -1,0 +1,34 @@
+"""A pytest fixture for testbeds: `from meshwright.testbed.fixture import emulate` in a conftest.py.
+
+    def test_my_job(emulate):
+        bed = emulate("node=2@20Mbit/s,gpu=2@100Mbit/s")
+        assert bed.run(["python", "job.py"]) == 0
+
+Tests are skipped where no testbed can be built.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from meshwright.system import load_system
+from meshwright.testbed import Testbed, missing_rights, up
+
+
+@pytest.fixture
+def emulate() -> Iterator[Callable[[str], Testbed]]:
+    """Builds testbeds from descriptions of systems, and takes them down after the test; names do not clash."""
+    if reason := missing_rights():
+        pytest.skip(reason)
+    beds: list[Testbed] = []
+
+    def build(system: str) -> Testbed:
+        beds.append(up(load_system(system), f"pytest{os.getpid()}x{len(beds)}"))
+        return beds[-1]
+
+    try:
+        yield build
+    finally:
+        for bed in beds:
+            bed.down()

@@ -1,0 +1,188 @@
+"""The emulated network as the commands that build it: namespaces, bridges for switches, shaped veth pairs for links.
+
+One namespace, the fabric, holds a bridge for each instance of a level that has devices inside, and one for the top.
+Each device has a namespace of its own with a single interface. Every link is shaped in both directions, so that the
+links and not the processors are the bottleneck.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from math import prod
+
+from meshwright.errors import SpecError
+from meshwright.system import Fabric, System
+
+FIRST_ADDRESS = IPv4Address("198.18.0.1")  # of a range set aside for benchmarks (RFC 2544): it belongs to nobody
+PREFIX = 15
+MOST_DEVICES = 256
+INTERFACE = "eth0"
+
+MTU = 9000
+QUEUE = 64 * 2**20
+"""Bytes that may wait for a link: so many that nothing is dropped."""
+
+DEVICE_BURST = 70_000
+"""At least a whole segment of TCP (64 KiB), or the kernel cuts segments, which costs twice the processor time."""
+
+SPLIT_BURST = 18_000
+"""On shared links segments are cut to this size: whole ones would make a slow link serve its flows in long turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A shaped link of one instance of a level: the interfaces at its two ends, as (namespace, interface).
+
+    up: sends outwards, towards the switch of the level; down: sends inwards. devices: those behind the port.
+    """
+
+    level: int
+    instance: int
+    rate: float
+    up: tuple[str, str]
+    down: tuple[str, str]
+    devices: range
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network for a system; `name` keeps several apart."""
+
+    name: str
+    system: System
+
+    def __post_init__(self) -> None:
+        """Refuse what is not built here."""
+        if not self.name.isalnum() or len(self.name) > 20:
+            raise SpecError(f"the name of a testbed has at most 20 letters and digits, unlike {self.name!r}")
+        if self.system.devices > MOST_DEVICES:
+            raise SpecError(f"the system has {self.system.devices:,} devices; a testbed can have {MOST_DEVICES}")
+        for level in self.system.levels:
+            link = level.link
+            if link.bandwidth is None:
+                raise SpecError(
+                    f"level {level.name!r} has no bandwidth; add one, like {level.name}={level.count}@20Mbit/s"
+                )
+            if link.bandwidth < 1000:
+                raise SpecError(f"level {level.name!r} has less than 8 kbit/s, which cannot be shaped")
+            if link.fabric is not Fabric.SWITCH or link.bypass or link.reduces or link.per_device is not None:
+                raise SpecError(f"level {level.name!r} is more than a plain switch, which is all that a testbed has")
+
+    @property
+    def fabric(self) -> str:
+        """The namespace of the switches."""
+        return f"mw-{self.name}"
+
+    def namespace(self, device: int) -> str:
+        """The namespace of a device."""
+        return f"mw-{self.name}-{device}"
+
+    @property
+    def namespaces(self) -> list[str]:
+        """All of them."""
+        return [self.fabric, *(self.namespace(device) for device in range(self.system.devices))]
+
+    def address(self, device: int) -> str:
+        """The address of a device."""
+        return str(FIRST_ADDRESS + device)
+
+    def ports(self) -> Iterator[Port]:
+        """Every link, outermost first."""
+        counts = self.system.counts
+        for level, here in enumerate(self.system.levels):
+            inside = prod(counts[level + 1 :])
+            rate = here.link.bandwidth
+            assert rate is not None
+            for instance in range(prod(counts[: level + 1])):
+                devices = range(instance * inside, (instance + 1) * inside)
+                if level == len(counts) - 1:
+                    up = (self.namespace(instance), INTERFACE)
+                    down = (self.fabric, f"p{instance}")
+                else:
+                    up = (self.fabric, f"u{level}-{instance}")
+                    down = (self.fabric, f"d{level}-{instance}")
+                yield Port(level, instance, rate, up, down, devices)
+
+    def bridge(self, level: int, instance: int) -> str:
+        """The switch inside an instance of a level; level -1 is the top."""
+        return f"b{level}-{instance}" if level >= 0 else "top"
+
+    def link_commands(self) -> list[str]:
+        """What `ip -batch` has to do in the fabric, once the namespaces exist."""
+        lines = ["link set lo up"]
+        counts = self.system.counts
+        bridges = [(-1, 0), *((k, i) for k in range(len(counts) - 1) for i in range(prod(counts[: k + 1])))]
+        for level, instance in bridges:
+            bridge = self.bridge(level, instance)
+            lines += [
+                f"link add {bridge} mtu {MTU} type bridge ageing_time 360000 mcast_snooping 0",
+                f"link set {bridge} up",
+            ]
+        for port in self.ports():
+            outer = self.bridge(port.level - 1, port.instance // counts[port.level])
+            (there, near), (_, far) = port.up, port.down
+            if there == self.fabric:
+                lines.append(f"link add {far} mtu {MTU} type veth peer name {near} mtu {MTU}")
+                lines.append(f"link set {near} master {self.bridge(port.level, port.instance)} up")
+            else:
+                mac = _mac(port.instance)
+                lines.append(
+                    f"link add {far} mtu {MTU} type veth peer name {near} mtu {MTU} address {mac} netns {there}"
+                )
+            lines.append(f"link set {far} master {outer} up")
+        return lines
+
+    def device_commands(self, device: int) -> list[str]:
+        """What `ip -batch` has to do in the namespace of a device: no name is ever asked for, as all are given."""
+        return [
+            "link set lo up",
+            f"addr add {self.address(device)}/{PREFIX} dev {INTERFACE}",
+            f"link set {INTERFACE} up",
+            *(
+                f"neigh add {self.address(other)} lladdr {_mac(other)} dev {INTERFACE} nud permanent"
+                for other in range(self.system.devices)
+                if other != device
+            ),
+        ]
+
+    def shape_commands(self) -> dict[str, list[str]]:
+        """What `tc -batch` has to do, by namespace."""
+        lines: dict[str, list[str]] = {namespace: [] for namespace in self.namespaces}
+        for port in self.ports():
+            for (namespace, interface), field in ((port.up, "src"), (port.down, "dst")):
+                if port.level == len(self.system.counts) - 1:
+                    lines[namespace].append(_device_shaper(interface, port.rate))
+                else:
+                    lines[namespace] += self._shared_shaper(interface, port, field)
+        return lines
+
+    def _shared_shaper(self, interface: str, port: Port, field: str) -> list[str]:
+        """A class for each device, so that concurrent flows share the link evenly."""
+        rate = _bits(port.rate)
+        share = max(_bits(port.rate / len(port.devices)), 8)
+        lines = [
+            f"qdisc add dev {interface} root handle 1: htb default 1 r2q 100",
+            f"class add dev {interface} parent 1: classid 1:ffff htb rate {rate}bit ceil {rate}bit quantum {2 * MTU}",
+            f"class add dev {interface} parent 1:ffff classid 1:1 htb rate {share}bit ceil {rate}bit quantum {2 * MTU}",
+        ]
+        for number, device in enumerate(port.devices, 0x10):
+            lines += [
+                f"class add dev {interface} parent 1:ffff classid 1:{number:x} htb rate {share}bit ceil {rate}bit "
+                f"quantum {2 * MTU}",
+                f"qdisc add dev {interface} parent 1:{number:x} tbf rate 10gbit burst {SPLIT_BURST} limit {QUEUE}",
+                f"filter add dev {interface} parent 1: protocol ip prio 1 "
+                f"u32 match ip {field} {self.address(device)}/32 flowid 1:{number:x}",
+            ]
+        return lines
+
+
+def _device_shaper(interface: str, rate: float) -> str:
+    return f"qdisc add dev {interface} root tbf rate {_bits(rate)}bit burst {DEVICE_BURST} limit {QUEUE}"
+
+
+def _bits(rate: float) -> int:
+    return round(rate * 8)
+
+
+def _mac(device: int) -> str:
+    return f"02:00:00:00:{device >> 8:02x}:{device & 255:02x}"

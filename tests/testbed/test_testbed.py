@@ -1,0 +1,171 @@
+"""The testbed for real; skipped where namespaces cannot be made."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from meshwright import EngineError, SpecError, parse_system
+from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
+from meshwright.testbed.rates import measure_rates
+from tests.cli.test_verbs import run, run_json
+from tests.testbed.conftest import needs_testbed
+
+SPEC = "node=2@20Mbit/s,gpu=2@100Mbit/s"
+
+
+def namespaces(name: str) -> set[str]:
+    """Those of one testbed; others may come and go, as tests run side by side."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in listed.splitlines() if line.startswith(f"mw-{name}")}
+
+
+def test_bytes_are_counted_on_the_links_they_cross(bed: Testbed) -> None:
+    before = {(c.port.level, c.port.instance, c.outwards): c.bytes for c in bed.counters()}
+    rates = measure_rates(bed, 0.4)
+    assert [(rate.level, rate.senders) for rate in rates] == [("node", 2), ("gpu", 1)]
+    grown = {
+        key: c.bytes - before[key] for c in bed.counters() for key in [(c.port.level, c.port.instance, c.outwards)]
+    }
+    assert grown[0, 0, True] > 500_000  # node 0 sent to node 1
+    assert grown[0, 1, False] == pytest.approx(grown[0, 0, True], rel=0.05)
+    assert grown[1, 1, False] > 1_000_000  # gpu 0 sent to gpu 1, inside the node
+    assert grown[1, 3, False] < grown[0, 1, False]  # half of what came in went to each device
+    assert sum(counter.drops for counter in bed.counters()) == 0
+
+
+def test_a_job_has_the_variables_of_torchrun_and_names_of_its_own(bed: Testbed, tmp_path: Path) -> None:
+    program = (
+        "import os, socket, pathlib\n"
+        "names = ['WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR']\n"
+        f"path = pathlib.Path({str(tmp_path)!r}) / os.environ['RANK']\n"
+        "path.write_text(' '.join([socket.gethostname(), *(os.environ[name] for name in names)]))\n"
+    )
+    assert bed.run([sys.executable, "-c", program]) == 0
+    found = [(tmp_path / str(rank)).read_text() for rank in range(4)]
+    assert found == [f"198.18.0.{rank + 1} 4 {rank % 2} 2 198.18.0.1" for rank in range(4)]
+    assert os.uname().nodename not in ("198.18.0.1", "198.18.0.4")
+
+
+def test_a_failing_rank_ends_the_job(bed: Testbed) -> None:
+    program = "import os, sys, time; sys.exit(9) if os.environ['RANK'] == '2' else time.sleep(60)"
+    started = time.monotonic()
+    assert bed.run([sys.executable, "-c", program], grace=0.5) == 9
+    assert time.monotonic() - started < 20
+    for namespace in bed.network.namespaces:
+        assert not subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, check=True).stdout
+
+
+@needs_testbed
+def test_up_is_idempotent_and_down_removes_everything() -> None:
+    name = f"idem{os.getpid()}"
+    try:
+        first = up(parse_system(SPEC), name)
+        measure_rates(first, 0.1)
+        counted = first.counters()[0].bytes
+        assert up(parse_system(SPEC), name) == first
+        assert first.counters()[0].bytes >= counted > 0, "the same one, not a new one"
+        other = up(parse_system("node=3@20Mbit/s"), name)
+        assert other.system.devices == 3
+        assert len(namespaces(name)) == 4
+        assert running(name) == other
+    finally:
+        assert down(name)
+    assert not namespaces(name)
+    assert not down(name)
+    assert find(name) is None
+    with pytest.raises(EngineError, match="is not up; start it with: meshwright testbed up"):
+        running(name)
+
+
+@needs_testbed
+def test_a_crashed_run_is_cleaned_up() -> None:
+    name = f"crash{os.getpid()}"
+    program = (
+        "import os, time\n"
+        "from meshwright import parse_system\n"
+        "from meshwright.testbed import up\n"
+        f"bed = up(parse_system({SPEC!r}), {name!r})\n"
+        "pid = os.fork()\n"
+        "bed.enter(0) if pid == 0 else print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGKILL)
+    with temporary(parse_system("node=2@10Mbit/s"), name) as bed:  # in its place
+        assert bed.system.devices == 2
+    assert not namespaces(name)
+
+
+@needs_testbed
+def test_namespaces_of_others_are_left_alone() -> None:
+    name = f"other{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", f"mw-{name}-1"], check=True)
+    try:
+        with pytest.raises(EngineError, match="namespaces that are not ours"):
+            up(parse_system(SPEC), name)
+        assert f"mw-{name}-1" in namespaces(name)
+        assert f"mw-{name}-0" not in namespaces(name)
+    finally:
+        subprocess.run(["ip", "netns", "delete", f"mw-{name}-1"], check=True)
+
+
+@needs_testbed
+def test_the_verbs() -> None:
+    name = f"verb{os.getpid()}"
+    try:
+        assert "4 devices, 6 links" in run("testbed", "up", "--system", SPEC, "--name", name).stderr
+        document = run_json("testbed", "check", "--name", name, "--seconds", "0.5")
+        assert document["drops"] == 0
+        assert [row["level"] for row in document["rates"]] == ["node", "gpu"]
+        links = run_json("testbed", "status", "--name", name)["links"]
+        assert [(row["level"], row["instance"]) for row in links[:3]] == [("node", 0), ("node", 1), ("gpu", 0)]
+        assert links[0]["bandwidth"] == 2.5e6
+        table = run("testbed", "status", "--name", name).stdout
+        assert "node 0" in table
+        assert "2.5MB/s" in table
+        command = [
+            sys.executable,
+            "-m",
+            "meshwright",
+            "testbed",
+            "exec",
+            "--name",
+            name,
+            "--",
+            "sh",
+            "-c",
+            "exit $RANK",
+        ]
+        assert subprocess.run(command, check=False).returncode in (1, 2, 3)
+    finally:
+        assert "is down" in run("testbed", "down", "--name", name).stderr
+    assert "was not up" in run("testbed", "down", "--name", name).stderr
+    assert run("testbed", "status", "--name", name).exit_code == 3
+    assert "expected a command" in run("testbed", "exec", "--name", name).stderr
+
+
+def test_without_the_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    done = run("testbed", "up", "--system", SPEC)
+    assert done.exit_code == 3
+    assert done.stderr.strip() == "Error: a testbed needs root, to make network namespaces: run it with sudo"
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert missing_rights() == "a testbed needs the command ip: install iproute2"
+
+
+def test_what_is_known_about_a_testbed_may_be_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("meshwright.testbed.STATE", tmp_path)
+    (tmp_path / "testbed-x.json").write_text("{")
+    with pytest.raises(SpecError, match="cannot read what is known about testbed 'x'"):
+        find("x")
+    (tmp_path / "testbed-x.json").write_text(json.dumps({"devices": 1}))
+    with pytest.raises(SpecError, match="cannot read what is known about testbed 'x'"):
+        find("x")
