@@ -15,6 +15,9 @@ from meshwright.schedule import Call, Copy, Schedule, schedule
 from meshwright.semantics import check_program
 from meshwright.system import System
 
+TESTBED = "MESHWRIGHT_TESTBED"
+"""Set in the environment of processes inside a testbed: its name. They share one machine, and so one clock."""
+
 Over = str | Iterable[str] | int | None
 """Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number in the plan, or None for the only
 one.

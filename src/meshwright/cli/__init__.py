@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from meshwright.cli.bench import bench
 from meshwright.cli.check import check
 from meshwright.cli.explain import explain
 from meshwright.cli.hosts import hosts
@@ -62,5 +63,5 @@ def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
 
 
-for verb in (plan, explain, placements, programs, check, systems, reproduce, run, hosts, testbed):
+for verb in (plan, explain, placements, programs, check, systems, reproduce, run, hosts, testbed, bench):
     main.add_command(verb)

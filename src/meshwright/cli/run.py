@@ -1,6 +1,5 @@
 """`meshwright run`: run a plan for real, check what comes out, and time it beside the library's default."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, stdout_kept
 from meshwright.engine import describe
-from meshwright.errors import EngineError, SpecError, TooLargeError
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.launch import run_locally
 from meshwright.plan import Plan, ratio, read_plan
-from meshwright.trials import DTYPES, Engine, Payload, Trial, payloads, run_trials
+from meshwright.trials import DTYPES, ENGINES, Payload, Trial, make_engine, payloads, run_trials
 from meshwright.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 IN_ONE_PROCESS = 4 * 2**30
@@ -24,7 +23,7 @@ IN_ONE_PROCESS = 4 * 2**30
 @click.option(
     "--engine",
     "engine_name",
-    type=click.Choice(["torch", "mpi", "jax", "numpy"]),
+    type=click.Choice(ENGINES),
     required=True,
     help="What to run it on. torch is started by torchrun, mpi by mpirun, jax on its devices, numpy anywhere.",
 )
@@ -77,9 +76,11 @@ def run(
         ]
         arguments += ["--json"] if as_json else []
         sys.exit(run_locally(engine_name, plan.placement.system.devices, arguments))
+    _check_memory(engine_name, plan, wanted)
     trials = []
     with stdout_kept():
-        engine = _engine(engine_name, plan, wanted, seconds, device, local)
+        engine = make_engine(engine_name, seconds, device, plan.placement.system.devices if local else None)
+        engine.load(plan)
         leads = 0 in engine.ranks
         for trial in run_trials(engine, wanted, repeat):
             trials.append(trial)
@@ -92,37 +93,13 @@ def run(
         sys.exit(1)
 
 
-def _engine(name: str, plan: Plan, wanted: list[Payload], timeout: float, device: str | None, local: bool) -> Engine:
+def _check_memory(name: str, plan: Plan, wanted: list[Payload]) -> None:
     devices = plan.placement.system.devices
-    if name in ("jax", "numpy"):
-        most = max(payload.length for payload in wanted) * 8 * devices
-        if most > IN_ONE_PROCESS:
-            raise TooLargeError(
-                f"{devices} devices in this process would hold up to {format_bytes(most)}: give a smaller --bytes"
-            )
-    if name == "numpy":
-        from meshwright.trials.numpy import NumpyEngine
-
-        return NumpyEngine(plan)
-    try:
-        if name == "torch":
-            from meshwright.trials.torch import TorchEngine
-
-            return TorchEngine(plan, timeout, device)
-        if name == "mpi":
-            from meshwright.trials.mpi import MpiEngine
-
-            return MpiEngine(plan, timeout)
-        if local:  # before JAX looks for devices
-            flag = f"--xla_force_host_platform_device_count={devices}"
-            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-            os.environ["JAX_PLATFORMS"] = "cpu"
-        from meshwright.trials.jax import JaxEngine, join
-
-        join()
-        return JaxEngine(plan)
-    except ImportError as error:
-        raise EngineError(str(error)) from None
+    most = max(payload.length for payload in wanted) * 8 * devices
+    if name in ("jax", "numpy") and most > IN_ONE_PROCESS:
+        raise TooLargeError(
+            f"{devices} devices in this process would hold up to {format_bytes(most)}: give a smaller --bytes"
+        )
 
 
 def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload], as_json: bool) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.engine import TESTBED
 from meshwright.errors import EngineError, SpecError
 from meshwright.system import System
 from meshwright.systemfile import read_system_text, system_document
@@ -65,7 +66,8 @@ class Testbed:
             "MASTER_ADDR": self.network.address(0),
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": INTERFACE,
-            "MESHWRIGHT_TESTBED": self.network.name,
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # addresses have no names here, which is no news
+            TESTBED: self.network.name,
         }
 
     def enter(self, device: int) -> None:

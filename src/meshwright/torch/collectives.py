@@ -23,7 +23,7 @@ REDUCED = frozenset(
     }
 )
 
-SMALL = 2**18
+SMALL = 2**14
 """In bytes: up to here gloo's ReduceScatter is one exchange, as rounds cost more than bytes; above, a ring. The library
 profile `gloo` says the same."""
 

@@ -3,6 +3,7 @@
 The engines differ in how they run a reduction; what is fed to them, what must come out and how it is timed is here.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import share
-from meshwright.errors import SpecError
+from meshwright.errors import EngineError, SpecError
 from meshwright.plan import Plan
 from meshwright.program import Goal
 
@@ -89,8 +90,15 @@ class Engine(Protocol):
     """What a trial asks of an engine; every process has one, for its own ranks."""
 
     @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
     def ranks(self) -> Sequence[int]:
         """Those of this process."""
+
+    def load(self, plan: Plan) -> None:
+        """Make ready to run a plan's reductions, instead of those of the plan before."""
 
     def prepare(self, payload: Payload) -> None:
         """Make ready to run a reduction with a payload."""
@@ -104,8 +112,11 @@ class Engine(Protocol):
     def everyone(self, faults: list[str]) -> list[str]:
         """The faults of all processes."""
 
+    def shared(self, value: Any) -> Any:
+        """What the first rank has, for everyone."""
+
     def close(self) -> None:
-        """Give back what was made for the trials."""
+        """Give back everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +138,19 @@ def run_trials(engine: Engine, wanted: Sequence[Payload], repeat: int) -> Iterat
         for default in (True, False):
             engine.run(default)
             what = "the library's own collective" if default else "the program"
-            for rank, result in zip(engine.ranks, engine.results(), strict=True):
-                faults += [f"{what}: {fault}" for fault in _faults(payload, rank, result)]
+            faults += [f"{what}: {fault}" for fault in check_results(engine, payload)]
         times: dict[bool, list[float]] = {False: [], True: []}
         faults = engine.everyone(faults)
         for _ in range(repeat):
             for default in (False, True):
                 times[default].append(engine.run(default))
         yield Trial(payload.number, payload.length, median(times[False]), median(times[True]), tuple(faults))
+
+
+def check_results(engine: Engine, payload: Payload) -> list[str]:
+    """What is wrong with the results of this process's ranks after a run."""
+    found = zip(engine.ranks, engine.results(), strict=True)
+    return [fault for rank, result in found for fault in _faults(payload, rank, result)]
 
 
 def _faults(payload: Payload, rank: int, result: Array | None) -> list[str]:
@@ -149,3 +165,35 @@ def _faults(payload: Payload, rank: int, result: Array | None) -> list[str]:
     at = int(wrong[0])
     count = f"{wrong.size} of {expected.size} are wrong"
     return [f"rank {rank} has {result[at]} at element {at}, but {expected[at]} is right ({count})"]
+
+
+ENGINES = ("torch", "mpi", "jax", "numpy")
+
+
+def make_engine(name: str, timeout: float, device: str | None = None, host_devices: int | None = None) -> Engine:
+    """An engine by its name; its library is loaded only now.
+
+    device: cpu or cuda, for torch. host_devices: how many devices JAX is to make of this host.
+    """
+    try:
+        if name == "torch":
+            from meshwright.trials.torch import TorchEngine
+
+            return TorchEngine(timeout, device)
+        if name == "mpi":
+            from meshwright.trials.mpi import MpiEngine
+
+            return MpiEngine(timeout)
+        if name == "jax":
+            if host_devices is not None:  # before JAX looks for devices
+                flag = f"--xla_force_host_platform_device_count={host_devices}"
+                os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+                os.environ["JAX_PLATFORMS"] = "cpu"
+            from meshwright.trials.jax import JaxEngine
+
+            return JaxEngine()
+    except ImportError as error:
+        raise EngineError(str(error)) from None
+    from meshwright.trials.numpy import NumpyEngine
+
+    return NumpyEngine()

@@ -32,7 +32,13 @@ def join() -> None:
 class JaxEngine:
     """Runs a plan on jax.devices()."""
 
-    def __init__(self, plan: Plan) -> None:
+    name = "jax"
+
+    def __init__(self) -> None:
+        """Join the other processes, if there are any."""
+        join()
+
+    def load(self, plan: Plan) -> None:
         """Make the mesh."""
         self.plan = plan
         self._reducer = Reducer(plan)
@@ -111,6 +117,10 @@ class JaxEngine:
         """The faults of this process: each one prints its own."""
         return faults
 
+    def shared(self, value: Any) -> Any:
+        """Every process decides alike."""
+        return value
+
     def close(self) -> None:
-        """Give back what was made for the trials."""
+        """Give the compiled code back."""
         self._functions.clear()

@@ -16,18 +16,33 @@ from meshwright.trials import Array, Payload
 class MpiEngine:
     """Runs a plan on the world communicator."""
 
-    def __init__(self, plan: Plan, timeout: float) -> None:
-        """Make the plan's communicators, and those of whole reduction groups for the library's own collectives."""
+    name = "mpi"
+
+    def __init__(self, timeout: float) -> None:
+        """Take the world communicator."""
         self._comm = MPI.COMM_WORLD
-        self._reducer = Reducer(plan, timeout=timeout)
+        self._timeout = timeout
         self.ranks = (self._comm.rank,)
+        self._reducer: Reducer | None = None
         self._whole: dict[tuple[str, ...], Any] = {}
+
+    def load(self, plan: Plan) -> None:
+        """Make the plan's communicators, and those of whole reduction groups for the library's own collectives."""
+        self._unload()
+        self._reducer = Reducer(plan, timeout=self._timeout)
         for planned in plan.reductions:
             axes = planned.reduction.axes
             if axes not in self._whole:
                 groups = plan.placement.groups(axes)
                 color = next(k for k, group in enumerate(groups) if self._comm.rank in group)
                 self._whole[axes] = self._comm.Split(color, self._comm.rank)
+
+    def _unload(self) -> None:
+        for group in self._whole.values():
+            group.Free()
+        self._whole.clear()
+        if self._reducer is not None:
+            self._reducer.close()
 
     def prepare(self, payload: Payload) -> None:
         """Make the data."""
@@ -47,6 +62,7 @@ class MpiEngine:
 
     def _program(self) -> Array:
         number, buffer, reducer = self._payload.number, self._buffer, self._reducer
+        assert reducer is not None
         goal = self._payload.goal
         if goal is Goal.ALL_REDUCE:
             return reducer.all_reduce(buffer, over=number)
@@ -86,8 +102,10 @@ class MpiEngine:
         """The faults of all ranks."""
         return [fault for each in self._comm.allgather(faults) for fault in each]
 
+    def shared(self, value: Any) -> Any:
+        """What the first rank has."""
+        return self._comm.bcast(value)
+
     def close(self) -> None:
-        """Give back what was made for the trials."""
-        for group in self._whole.values():
-            group.Free()
-        self._reducer.close()
+        """Give the communicators back."""
+        self._unload()

@@ -1,6 +1,7 @@
 """Trials with the interpreter: all ranks in this process, no network."""
 
 import time
+from typing import Any
 
 from meshwright.interpreter import run_program
 from meshwright.plan import Plan, flat_program
@@ -11,7 +12,9 @@ from meshwright.trials import Array, Payload
 class NumpyEngine:
     """Runs every group of a reduction in turn."""
 
-    def __init__(self, plan: Plan) -> None:
+    name = "numpy"
+
+    def load(self, plan: Plan) -> None:
         """All ranks are here."""
         self.plan = plan
         self.ranks = range(plan.placement.system.devices)
@@ -44,6 +47,10 @@ class NumpyEngine:
         """This process is everyone."""
         return faults
 
+    def shared(self, value: Any) -> Any:
+        """This process is everyone."""
+        return value
+
     def close(self) -> None:
-        """Give back what was made for the trials."""
+        """Give the memory back."""
         self._given, self._left = [], []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import share
+from meshwright.engine import TESTBED, first_line, share
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import Goal
@@ -16,18 +16,21 @@ from meshwright.torch import Reducer
 from meshwright.torch.collectives import all_gather, reduce_scatter
 from meshwright.trials import Array, Payload
 
+HEADWAY = 0.02
+"""Seconds until a common start: enough for all ranks to hear of it."""
+
 
 class TorchEngine:
     """Runs a plan on the process group that torchrun's environment describes."""
 
-    def __init__(self, plan: Plan, timeout: float, device: str | None = None) -> None:
-        """Join the process group; make the plan's groups, and whole ones for the library's own collectives."""
+    name = "torch"
+
+    def __init__(self, timeout: float, device: str | None = None) -> None:
+        """Join the process group."""
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
-            devices = plan.placement.system.devices
             raise EngineError(
-                f"no launcher started this process ({', '.join(missing)} missing): start it with torchrun "
-                f"--nproc-per-node={devices} -m meshwright run …, or add --local"
+                f"no launcher started this process ({', '.join(missing)} missing): use torchrun, or add --local"
             )
         local = int(os.environ.get("LOCAL_RANK", "0"))
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -36,17 +39,33 @@ class TorchEngine:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
+        self._timeout = timedelta(seconds=timeout)
         try:
-            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+            dist.init_process_group(backend, timeout=self._timeout)
         except (RuntimeError, ValueError) as error:
-            raise EngineError(f"cannot join the process group: {error}") from error
+            raise EngineError(f"cannot join the process group: {first_line(error)}") from error
         self.ranks = (dist.get_rank(),)
-        self._reducer = Reducer(plan, timeout=timeout)
+        self._one_clock = TESTBED in os.environ
+        self._reducer: Reducer | None = None
         self._whole: dict[tuple[int, ...], Any] = {}
+
+    def load(self, plan: Plan) -> None:
+        """Make the plan's groups, and whole ones for the library's own collectives."""
+        self._unload()
+        self._reducer = Reducer(plan, timeout=self._timeout.total_seconds())
         for planned in plan.reductions:
             for group in plan.placement.groups(planned.reduction.axes):
                 if group not in self._whole:
-                    self._whole[group] = dist.new_group(list(group), timeout=timedelta(seconds=timeout))
+                    self._whole[group] = dist.new_group(list(group), timeout=self._timeout)
+
+    def _unload(self) -> None:
+        for ranks, group in self._whole.items():
+            if self.ranks[0] in ranks:
+                dist.destroy_process_group(group)
+        self._whole.clear()
+        if self._reducer is not None:
+            self._reducer.close()
+            self._reducer = None
 
     def prepare(self, payload: Payload) -> None:
         """Make the data."""
@@ -63,12 +82,19 @@ class TorchEngine:
         self._buffer.copy_(self._given)
         self._synchronize()
         dist.barrier()
-        started = time.perf_counter()
+        started = self._start()
         self._left = self._default() if default else self._program()
         self._synchronize()
-        slowest = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return slowest.item()
+        return _largest(time.monotonic() - started)
+
+    def _start(self) -> float:
+        """When the run starts: now, or where all ranks share a clock, at the same moment on all of them."""
+        if not self._one_clock:
+            return time.monotonic()
+        started = _largest(time.monotonic()) + HEADWAY
+        while (left := started - time.monotonic()) > 0:
+            time.sleep(left)
+        return started
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -76,6 +102,7 @@ class TorchEngine:
 
     def _program(self) -> torch.Tensor:
         number, buffer, reducer = self._payload.number, self._buffer, self._reducer
+        assert reducer is not None
         goal = self._payload.goal
         if goal is Goal.ALL_REDUCE:
             return reducer.all_reduce(buffer, over=number)
@@ -116,10 +143,23 @@ class TorchEngine:
         dist.all_gather_object(gathered, faults)
         return [fault for each in gathered for fault in each]
 
+    def shared(self, value: Any) -> Any:
+        """What the first rank has."""
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
+
     def close(self) -> None:
-        """Give back what was made for the trials."""
-        self._reducer.close()
+        """Leave the process group."""
+        self._unload()
         dist.destroy_process_group()
+
+
+def _largest(value: float) -> float:
+    """The largest of all ranks' values."""
+    largest = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest.item()
 
 
 def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:

@@ -1,0 +1,188 @@
+"""How good the predictions are: measurements joined with what the model says, as the paper reports it and further."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from statistics import mean, median
+
+import numpy as np
+
+from meshwright.cost import CostModel
+from meshwright.errors import SpecError
+from meshwright.layout import layout_of
+from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
+from meshwright.placement import Placement
+from meshwright.plan import flat_program
+from meshwright.profiles import Library
+from meshwright.program import Goal, parse_program
+from meshwright.system import System
+from meshwright.systemfile import read_system_text
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A program, measured and predicted: seconds."""
+
+    program: str
+    measured: float
+    predicted: float
+    spread: float
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A placement and a reduction, with all that was measured for them; the fastest first."""
+
+    system: str
+    matrix: tuple[tuple[int, ...], ...]
+    over: tuple[str, ...]
+    goal: str
+    bytes: int
+    group: int
+    default: Outcome | None
+    bound: float
+    outcomes: tuple[Outcome, ...]
+
+    def hit(self, k: int, noise: float) -> bool:
+        """Whether one of the k best predicted programs was the fastest, or as fast within the noise."""
+        best = sorted(self.outcomes, key=lambda outcome: outcome.predicted)[:k]
+        limit = self.outcomes[0].measured * (1 + noise)
+        return min(outcome.measured for outcome in best) <= limit
+
+    @property
+    def speedup(self) -> float | None:
+        """How much faster the fastest program was than the library's default."""
+        return None if self.default is None else self.default.measured / self.outcomes[0].measured
+
+    @property
+    def correlation(self) -> float:
+        """Spearman's rank correlation of predicted and measured times; 1 for a single program."""
+        if len(self.outcomes) < 2:
+            return 1.0
+        measured = _ranks([outcome.measured for outcome in self.outcomes])
+        predicted = _ranks([outcome.predicted for outcome in self.outcomes])
+        if measured.std() == 0 or predicted.std() == 0:
+            return 1.0
+        return float(np.corrcoef(measured, predicted)[0, 1])
+
+
+def join(measurements: Sequence[Measurement], library: Library, calibrated: System | None = None) -> list[Pair]:
+    """Measurements with predictions, for each placement and reduction.
+
+    calibrated: the system to predict with, instead of the one that the measurements name; it must have the same shape.
+    """
+    grouped: dict[tuple[object, ...], list[Measurement]] = {}
+    for one in measurements:
+        if one.failed is None and one.seconds:
+            key = (str(one.system), str(one.matrix), tuple(one.over), one.goal, one.bytes, one.engine)
+            grouped.setdefault(key, []).append(one)
+    if not grouped:
+        raise SpecError("none of the measurements has a result")
+    return [_pair(group, library, calibrated) for group in grouped.values()]
+
+
+def _pair(group: list[Measurement], library: Library, calibrated: System | None) -> Pair:
+    first = group[0]
+    described = read_system_text(_yaml(first), "measurements")
+    if calibrated is not None and calibrated.counts != described.counts:
+        raise SpecError(f"the system has the counts {calibrated.counts}, but {described.counts} was measured")
+    placement = Placement(calibrated or described, tuple(first.axes), tuple(tuple(row) for row in first.matrix))
+    model = CostModel(layout_of(placement, first.over), library, first.bytes)
+    goal = Goal(first.goal)
+    hierarchy = model.layout.hierarchy
+    default = None
+    outcomes = []
+    for one in group:
+        text = one.program
+        program = (
+            flat_program(goal, len(hierarchy.names)) if text == DEFAULT_PROGRAM else parse_program(text, hierarchy)
+        )
+        spread = max(one.seconds) / min(one.seconds) - 1
+        outcome = Outcome(text, median(one.seconds), model.seconds(program, goal), spread)
+        if text == DEFAULT_PROGRAM:
+            default = outcome
+        else:
+            outcomes.append(outcome)
+    if not outcomes:
+        raise SpecError(f"only the default was measured for {first.matrix} over {'+'.join(first.over)}")
+    levels = ",".join(f"{level.name}={level.count}" for level in described.levels)
+    return Pair(
+        levels,
+        placement.matrix,
+        tuple(first.over),
+        first.goal,
+        first.bytes,
+        prod(hierarchy.radices),
+        default,
+        model.bound(goal),
+        tuple(sorted(outcomes, key=lambda outcome: outcome.measured)),
+    )
+
+
+def _yaml(one: Measurement) -> str:
+    import json
+
+    return json.dumps(one.system)
+
+
+def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    order = np.argsort(values, kind="stable")
+    ranks = np.empty(len(values))
+    ranks[order] = np.arange(len(values))
+    return ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures: of the predictions, and of what was measured."""
+
+    pairs: int
+    programs: int
+    noise: float
+    top: dict[int, float]
+    median_error: float
+    worst_tenth_error: float
+    correlation: float
+    share: float
+    mean_speedup: float
+    best_speedup: float
+    spread: float
+    over_bound: float
+
+
+def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
+    """The figures of some pairs; the noise is the median spread of the repetitions unless given."""
+    outcomes = [outcome for pair in pairs for outcome in pair.outcomes]
+    if noise is None:
+        noise = median(outcome.spread for outcome in outcomes)
+    errors = sorted(abs(outcome.error) for outcome in outcomes)
+    speedups = [pair.speedup for pair in pairs if pair.speedup is not None]
+    faster = [speedup for speedup in speedups if speedup > 1 + noise]
+    return Report(
+        pairs=len(pairs),
+        programs=len(outcomes),
+        noise=noise,
+        top={k: mean(pair.hit(k, noise) for pair in pairs) for k in (1, 3, 5, 10)},
+        median_error=float(np.percentile(errors, 50)),
+        worst_tenth_error=float(np.percentile(errors, 90)),
+        correlation=mean(pair.correlation for pair in pairs),
+        share=len(faster) / len(speedups) if speedups else 0.0,
+        mean_speedup=mean(faster) if faster else 1.0,
+        best_speedup=max(speedups, default=1.0),
+        spread=placement_spread(pairs),
+        over_bound=median(pair.outcomes[0].measured / pair.bound for pair in pairs if pair.bound > 0),
+    )
+
+
+def placement_spread(pairs: Sequence[Pair]) -> float:
+    """The slowest over the fastest placement for the same reduction, with the best measured program of each."""
+    groups: dict[tuple[object, ...], list[float]] = {}
+    for pair in pairs:
+        time = pair.default.measured if pair.default is not None else pair.outcomes[0].measured
+        groups.setdefault((pair.system, pair.over, pair.goal, pair.bytes, pair.group), []).append(time)
+    return max((max(times) / min(times) for times in groups.values()), default=1.0)

@@ -1,0 +1,185 @@
+"""Benchmarks: which programs are measured, and the loop that every rank runs to measure them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
+from statistics import mean, stdev
+
+from meshwright.errors import MeshwrightError
+from meshwright.measure.records import DEFAULT_PROGRAM, Measurement, Records
+from meshwright.placement import Placement
+from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
+from meshwright.profiles import Library
+from meshwright.program import Collective, Program, parse_program
+from meshwright.synthesis import MAX_STEPS, program_graph
+from meshwright.systemfile import system_document
+from meshwright.trials import Engine, check_results, payloads
+
+STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Programs that are measured together: those of one reduction on one placement, and the library's default."""
+
+    plan: Plan
+
+    @property
+    def reduction(self) -> Reduction:
+        """The reduction that all programs carry out."""
+        return self.plan.reductions[0].reduction
+
+    def measurement(self, number: int | None, engine: str) -> Measurement:
+        """One of the programs, not yet measured; None is the default."""
+        planned = self.plan.reductions[number or 0]
+        return Measurement(
+            system=system_document(self.plan.placement.system),
+            axes=list(self.plan.placement.axes),
+            matrix=[list(row) for row in self.plan.placement.matrix],
+            over=list(self.reduction.axes),
+            goal=str(self.reduction.goal),
+            bytes=self.reduction.bytes,
+            program=DEFAULT_PROGRAM if number is None else planned.program.text(self.plan.hierarchy(planned)),
+            engine=engine,
+        )
+
+
+def cases(
+    placements: Iterable[Placement],
+    reductions: Sequence[Reduction],
+    library: Library,
+    every: int = 3,
+    best: int = 10,
+    max_steps: int = MAX_STEPS,
+    collectives: Sequence[Collective] = tuple(Collective),
+) -> list[Case]:
+    """For each placement and reduction, every program of at most `every` steps and the predicted `best` of
+    `max_steps`.
+    """
+    found = []
+    for placement in placements:
+        for reduction in reductions:
+            empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
+            hierarchy, model = empty.hierarchy(empty.reductions[0]), empty.model(empty.reductions[0])
+            levels = len(hierarchy.names)
+            if levels == 0:
+                continue  # nothing to reduce over
+            programs: dict[Program, None] = {}
+            if every:
+                programs |= dict.fromkeys(program_graph(levels, reduction.goal, every, collectives).programs())
+            if best:
+                ranked = program_graph(levels, reduction.goal, max_steps, collectives).ranked(model)
+                for _, (_, program) in zip(range(best), ranked, strict=False):
+                    programs.setdefault(program)
+            planned = tuple(planned_reduction(model, reduction, program) for program in programs)
+            found.append(Case(Plan(placement, library, planned)))
+    return found
+
+
+def case_of(placement: Placement, reduction: Reduction, library: Library, texts: Sequence[str]) -> Case:
+    """The case of some programs, given as text."""
+    empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
+    hierarchy, model = empty.hierarchy(empty.reductions[0]), empty.model(empty.reductions[0])
+    programs = [parse_program(text, hierarchy) for text in texts]
+    return Case(Plan(placement, library, tuple(planned_reduction(model, reduction, program) for program in programs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to repeat: at least and at most so often, until the mean is known to a share of itself with 95%
+    confidence, or so many seconds were measured.
+    """
+
+    least: int = 3
+    most: int = 20
+    width: float = 0.02
+    budget: float = 10.0
+
+    def enough(self, seconds: Sequence[float]) -> bool:
+        """Whether these repetitions will do."""
+        count = len(seconds)
+        if count < self.least:
+            return False
+        if count >= self.most or sum(seconds) >= self.budget:
+            return True
+        return half_width(seconds) <= self.width * mean(seconds)
+
+
+def half_width(seconds: Sequence[float]) -> float:
+    """Half of the 95% confidence interval of the mean."""
+    if len(seconds) < 2:
+        return float("inf")
+    point = STUDENT[len(seconds) - 2] if len(seconds) - 2 < len(STUDENT) else 2.1
+    return point * stdev(seconds) / sqrt(len(seconds))
+
+
+Watch = Callable[[Callable[[], object]], dict[str, int]]
+"""Runs something, and tells what crossed the most loaded link of each level meanwhile."""
+
+
+def measure(
+    engine: Engine,
+    wanted: Sequence[Case],
+    records: Records | None,
+    patience: Patience,
+    dtype: str = "float32",
+    progress: Callable[[Measurement], None] = lambda _: None,
+    watch: Watch | None = None,
+) -> None:
+    """Measure what is not measured yet. Every rank calls this; the first one has the records, and may watch the
+    links.
+    """
+    watched = bool(engine.shared(watch is not None))
+    for case in wanted:
+        todo = [
+            (number, measurement)
+            for number in (None, *range(len(case.plan.reductions)))
+            for measurement in [case.measurement(number, engine.name)]
+        ]
+        skip = engine.shared([records is not None and measurement.id in records.done for _, measurement in todo])
+        if all(skip):
+            continue
+        engine.load(case.plan)
+        for (number, measurement), known in zip(todo, skip, strict=True):
+            if known:
+                continue
+            if records is not None:
+                progress(measurement)
+                records.start(measurement)
+            result = _measured(engine, case, number, measurement, patience, dtype, watch, watched)
+            if records is not None:
+                records.add(result)
+
+
+def _measured(
+    engine: Engine,
+    case: Case,
+    number: int | None,
+    measurement: Measurement,
+    patience: Patience,
+    dtype: str,
+    watch: Watch | None,
+    watched: bool,
+) -> Measurement:
+    payload = payloads(case.plan, dtype)[number or 0]
+    engine.prepare(payload)
+    default = number is None
+    links: dict[str, int] | None = None
+    engine.run(default)
+    if faults := engine.everyone(check_results(engine, payload)):
+        return replace(measurement, failed=f"wrong result: {faults[0]}")
+    if watch is not None:
+        links = watch(partial(engine.run, default))
+    elif watched:
+        engine.run(default)
+    seconds: list[float] = []
+    while not patience.enough(seconds):
+        seconds.append(engine.run(default))
+    return replace(measurement, seconds=seconds, links=links)
+
+
+def failure(measurement: Measurement, reason: str | MeshwrightError) -> Measurement:
+    """A measurement that could not be made."""
+    return replace(measurement, failed=str(reason))

@@ -1,0 +1,143 @@
+"""Measurements as a file: one JSON object per line, each written as it happens, so that a killed run loses nothing.
+
+The first line names the format. A line `{"started": ID}` precedes a measurement; if its result is missing, the run
+was killed in the middle. A torn last line is cut off.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import SpecError
+
+FORMAT, VERSION = "meshwright-measurements", 1
+
+DEFAULT_PROGRAM = "default"
+"""In place of a program: the library's own collective over the whole group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One program of one reduction on one placement, measured: the seconds of the slowest rank in each repetition.
+
+    system: its document, as in system files. links: for each level the bytes that crossed the most loaded link in one
+    run, where the testbed counts them. failed: why there is no result.
+    """
+
+    system: dict[str, Any]
+    axes: list[str]
+    matrix: list[list[int]]
+    over: list[str]
+    goal: str
+    bytes: int
+    program: str
+    engine: str
+    seconds: list[float] = field(default_factory=list)
+    links: dict[str, int] | None = None
+    failed: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What tells measurements apart: everything but what was measured."""
+        return json.dumps(
+            [self.system, self.axes, self.matrix, self.over, self.goal, self.bytes, self.program, self.engine],
+            sort_keys=True,
+        )
+
+
+class Records:
+    """A file of measurements that is being added to; refuses at once where it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or start it; cut off a torn last line."""
+        self.path = path
+        self.done: dict[str, Measurement] = {}
+        self.unfinished: dict[str, int] = {}
+        fresh = not path.exists() or path.stat().st_size == 0
+        try:
+            if not fresh:
+                self._load()
+            self._file = path.open("a", encoding="utf-8")
+            if fresh:
+                self._write({"format": FORMAT, "version": VERSION})
+        except OSError as error:
+            raise SpecError(f"cannot write measurements to {str(path)!r}: {error}") from None
+
+    def _load(self) -> None:
+        whole = _whole_lines(self.path)
+        for entry in entries(self.path):
+            if isinstance(entry, Measurement):
+                self.done[entry.id] = entry
+                self.unfinished.pop(entry.id, None)
+            else:
+                self.unfinished[entry] = self.unfinished.get(entry, 0) + 1
+        if whole < self.path.stat().st_size:
+            with self.path.open("r+b") as file:
+                file.truncate(whole)
+
+    def start(self, measurement: Measurement) -> None:
+        """Note that a measurement begins."""
+        self._write({"started": measurement.id})
+
+    def add(self, measurement: Measurement) -> None:
+        """Add a result."""
+        self.done[measurement.id] = measurement
+        self._write(asdict(measurement))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise SpecError(f"cannot write measurements to {str(self.path)!r}: {error}") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """The measurements of a file, each the last of its kind."""
+    found = {entry.id: entry for entry in entries(path) if isinstance(entry, Measurement)}
+    if not found:
+        raise SpecError(f"{path} has no measurements")
+    return list(found.values())
+
+
+def entries(path: Path) -> Iterator[Measurement | str]:
+    """The measurements of a file, and the ids of those that were started, in order."""
+    whole = _whole_lines(path)
+    with path.open("rb") as file:
+        text = file.read(whole)
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line)
+        except ValueError:
+            raise SpecError(f"{path} line {number}: expected a JSON object, not {line[:40]!r}") from None
+        if number == 1:
+            if not isinstance(document, dict) or document.get("format") != FORMAT:
+                raise SpecError(f"{path} is not a file of measurements: line 1 should be {{'format': {FORMAT!r}, …}}")
+            if document.get("version") != VERSION:
+                raise SpecError(f"{path} has version {document.get('version')!r}; this Meshwright reads {VERSION}")
+            continue
+        if isinstance(document, dict) and set(document) == {"started"}:
+            yield str(document["started"])
+            continue
+        try:
+            yield Measurement(**document)
+        except TypeError as error:
+            raise SpecError(f"{path} line {number}: not a measurement: {error}") from None
+
+
+def _whole_lines(path: Path) -> int:
+    """How many bytes of a file are whole lines."""
+    try:
+        return path.read_bytes().rfind(b"\n") + 1
+    except OSError as error:
+        raise SpecError(f"cannot read measurements from {str(path)!r}: {error}") from None
