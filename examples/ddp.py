@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from meshwright import read_plan  # >>>
-from meshwright.torch import Reducer, ddp_hook  # >>>
+import meshwright  # >>>
 
 
 def train() -> float:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
     parallel = DistributedDataParallel(model)
-    parallel.register_comm_hook(Reducer(read_plan(Path(sys.argv[1]))), ddp_hook)  # >>>
+    reducer = meshwright.torch.Reducer(meshwright.read_plan(Path(sys.argv[1])))  # >>>
+    parallel.register_comm_hook(reducer, meshwright.torch.ddp_hook)  # >>>
     optimizer = torch.optim.Adam(parallel.parameters(), lr=1e-2)
     data = torch.Generator().manual_seed(dist.get_rank())
     loss = torch.tensor(0.0)

@@ -1,4 +1,5 @@
-"""A data-parallel step in JAX with a plan: the lines marked with >>> are all that is added.
+"""A data-parallel step in JAX with a plan: the three lines marked with >>> are all that is added, and the mesh is the
+plan's.
 
 meshwright plan --system node=2@1GB/s,gpu=4@8GB/s --axes data=8 --reduce data=1MiB --no-rooted --out plan.json
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/jax_step.py plan.json
@@ -12,12 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from meshwright import read_plan  # >>>
-from meshwright.jax import Reducer, factor_mesh  # >>>
+import meshwright  # >>>
 
-plan = read_plan(Path(sys.argv[1]))
-reducer, mesh = Reducer(plan), factor_mesh(plan)  # >>>
-over_data = PartitionSpec(reducer.axes("data"))
+reducer = meshwright.jax.Reducer(meshwright.read_plan(Path(sys.argv[1])))  # >>>
+mesh, data = reducer.mesh(), reducer.axes("data")  # instead of jax.make_mesh((8,), ("data",)), "data"
 
 
 def loss(weights: Any, inputs: Any) -> Any:
@@ -25,17 +24,15 @@ def loss(weights: Any, inputs: Any) -> Any:
     return jnp.mean((hidden @ weights["out"] - inputs.sum(1, keepdims=True)) ** 2)
 
 
-def step(weights: Any, inputs: Any) -> Any:
-    local = jax.lax.pcast(weights, reducer.axes("data"), to="varying")  # gradients of this device's share alone
-    value, gradients = jax.value_and_grad(loss)(local, inputs)
-    gradients = reducer.all_reduce(gradients, "avg")  # instead of jax.lax.pmean
-    return jax.tree.map(lambda w, g: w - 0.01 * g, weights, gradients), jax.lax.pmean(value, reducer.axes("data"))
+@jax.jit
+@jax.shard_map(mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec(data)), out_specs=(PartitionSpec(), PartitionSpec()))
+def train(weights: Any, inputs: Any) -> Any:
+    own = jax.lax.pcast(weights, data, to="varying")  # so that gradients are those of this device's inputs alone
+    value, gradients = jax.value_and_grad(loss)(own, inputs)
+    gradients = reducer.all_reduce(gradients, "avg")  # >>> (with psum, this would be jax.lax.pmean)
+    return jax.tree.map(lambda w, g: w - 0.01 * g, weights, gradients), jax.lax.pmean(value, data)
 
 
-sharded = jax.shard_map(
-    step, mesh=mesh, in_specs=(PartitionSpec(), over_data), out_specs=(PartitionSpec(), PartitionSpec())
-)
-train = jax.jit(sharded)
 keys = jax.random.split(jax.random.key(0), 3)
 weights = {"in": jax.random.normal(keys[0], (16, 64)) / 4, "out": jax.random.normal(keys[1], (64, 1)) / 8}
 first = last = None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import Placement, SpecError, parse_reduction, parse_system, plan, write_plan
-from meshwright.hosts import host_file, seatings
+from meshwright.hosts import host_file, in_order, seatings
 from meshwright.launch import mpirun_command
 from tests.cli.test_verbs import run, run_json
 
@@ -46,6 +46,13 @@ def test_formats() -> None:
 def test_bad_hosts(hosts: list[str], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         seatings(CROSSED, hosts)
+
+
+def test_hosts_where_ranks_are_not_in_the_order_of_devices_are_noticed() -> None:
+    assert in_order(seatings(CROSSED, ["a", "b"]))
+    twisted = Placement(parse_system("node=2,socket=2,gpu=2"), ("data", "tensor"), ((2, 1, 2), (1, 2, 1)))
+    assert not in_order(seatings(twisted, ["a", "b"]))
+    assert in_order(seatings(twisted, ["a", "b"], "devices"))
 
 
 def test_unknown_words() -> None:

@@ -186,3 +186,22 @@ def test_hopeless_counts_are_refused_but_the_first_placements_come_at_once() -> 
     assert next(placements(system, axes)).matrix[0] == (4096, 1, 1, 1, 1, 1, 1, 1)
     wide = System("wide", tuple(Level(f"l{k}", 963761198400) for k in range(5)))
     assert next(placements(wide, {f"a{k}": 963761198400 for k in range(5)})).matrix[4][4] == 963761198400
+
+
+def test_factors_with_the_same_name_are_refused() -> None:
+    placement = Placement(parse_system("c=2,b_c=2"), ("a_b", "a"), ((2, 1), (1, 2)))
+    with pytest.raises(
+        PlacementError, match="axis 'a_b' on level 'c' and axis 'a' on level 'b_c' would both be called 'a_b_c'"
+    ):
+        placement.factors()
+
+
+def test_a_mesh_has_every_device_at_its_coordinates() -> None:
+    placement = Placement(parse_system("rack=2,node=3,gpu=4"), ("data", "shard"), ((2, 1, 2), (1, 3, 2)))
+    mesh = placement.mesh()
+    assert mesh.shape == (4, 6)
+    for rank in range(24):
+        at = placement.coordinates(rank)
+        assert mesh[at["data"], at["shard"]] == rank
+    assert placement.factor_mesh().shape == tuple(placement.factors().values()) == (2, 2, 3, 2)
+    assert placement.factor_mesh().reshape(mesh.shape).tolist() == mesh.tolist()

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 from zlib import crc32
 
-from meshwright.errors import EngineError
+from meshwright.errors import EngineError, MeshwrightError
 from meshwright.plan import Plan, PlannedReduction
 from meshwright.program import Goal, Program, check_fits, device_groups, step_text
 from meshwright.schedule import Call, Copy, Schedule, schedule
@@ -30,19 +31,19 @@ class Chooser:
     def __init__(self, plan: Plan) -> None:
         """Nothing is found yet."""
         self.plan = plan
-        self.found: dict[tuple[Goal, Over, int], int] = {}
+        self.found: dict[tuple[Goal, Over, int, bool], int] = {}
 
-    def __call__(self, goal: Goal, over: Over, payload: int) -> int:
-        """The number of the reduction with a goal, for a payload of so many bytes."""
+    def __call__(self, goal: Goal, over: Over, payload: int, is_part: bool = False) -> int:
+        """The number of the reduction with a goal, for a payload of so many bytes, or for a rank's part of one."""
         if over is not None and not isinstance(over, str | int):
-            over = tuple(over)
-        number = self.found.get((goal, over, payload))
+            over = operator.index(over) if isinstance(over, SupportsIndex) else tuple(over)
+        number = self.found.get((goal, over, payload, is_part))
         if number is None:
-            number = self.found[goal, over, payload] = choose(self.plan, goal, over, payload)
+            number = self.found[goal, over, payload, is_part] = choose(self.plan, goal, over, payload, is_part)
         return number
 
 
-def choose(plan: Plan, goal: Goal, over: Over, payload: int) -> int:
+def choose(plan: Plan, goal: Goal, over: Over, payload: int, is_part: bool = False) -> int:
     """The number of the reduction with a goal; of several over the same axes, the one planned for the nearest size."""
     if isinstance(over, int):
         if not 0 <= over < len(plan.reductions):
@@ -63,7 +64,8 @@ def choose(plan: Plan, goal: Goal, over: Over, payload: int) -> int:
     if len({frozenset(plan.reductions[k].reduction.axes) for k in fitting}) > 1:
         several = "; ".join(describe(plan.reductions[k]) for k in fitting)
         raise EngineError(f"the plan has more than one {goal}: say which with over=…: {several}")
-    return min(fitting, key=lambda k: abs(log(plan.reductions[k].reduction.bytes / max(payload, 1))))
+    whole = payload * plan.hierarchy(plan.reductions[fitting[0]]).size if is_part else payload
+    return min(fitting, key=lambda k: abs(log(plan.reductions[k].reduction.bytes / max(whole, 1))))
 
 
 def describe(planned: PlannedReduction) -> str:
@@ -192,7 +194,11 @@ def layout_fault(system: System, seats: Mapping[int, Seat | None]) -> str:
 
 
 def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
-    """What is wrong with what the ranks say of themselves: the digest of their plan, and their seat as two numbers."""
+    """What is wrong with what the ranks say of themselves: their plan, its faults, and where they sit."""
+    if faulty := {rank: each["fault"] for rank, each in said.items() if each["fault"]}:
+        first = next(iter(faulty.values()))
+        everyone = len(faulty) == len(said) and set(faulty.values()) == {first}
+        return first if everyone else f"{rank_list(faulty)}: {first}"
     other = [rank for rank, each in said.items() if each["plan"] != said[0]["plan"]]
     if other:
         have = "has" if len(other) == 1 else "have"
@@ -221,13 +227,14 @@ the second key is that of the agreement before, which everyone is past."""
 
 
 class CallCheck:
-    """Compares the calls of one reduction between the ranks of its group.
+    """Compares the calls over the same axes with the same goal between the ranks of their group.
 
     Everyone checks at the same calls as long as all make the same ones; a rank that checks alone, because the others
     take a call for one they know, ends with an error after the timeout, and so do those that wait for it.
     """
 
-    EVERY = 64
+    CALLS, BYTES = 64, 2**24
+    """After so many calls or bytes, all calls so far are compared: often enough to notice, too seldom to cost."""
 
     def __init__(self, key: str, ranks: Sequence[int], mode: str, agree: Agree) -> None:
         """Nothing is compared yet; mode is first, always or never."""
@@ -235,22 +242,41 @@ class CallCheck:
             raise EngineError(f"check={mode!r}: expected 'first', 'always' or 'never'")
         self.key, self.ranks, self.agree = key, ranks, agree
         self.never, self.always = mode == "never" or len(ranks) == 1, mode == "always"
-        self.calls = 0
+        self.calls = self.since = self.bytes = 0
         self.history = 0  # a digest of all calls before this one
         self.known: set[tuple[str, ...]] = set()
         self.before: str | None = None
 
-    def __call__(self, call: tuple[str, ...]) -> None:
+    def __call__(self, call: tuple[str, ...], payload: int) -> None:
         """Compare a call if it is of a new kind, if it is time to compare all calls so far, or if always asked to."""
         if self.never:
             return
         self.calls += 1
-        if self.always or call not in self.known or self.calls % self.EVERY == 0:
-            key = f"{self.key}/{self.calls}"
-            self.agree(key, self.before, [" ".join(call), self.history], self.judge)
-            self.before = key
+        self.since += 1
+        self.bytes += payload
+        if self.always or self.since >= self.CALLS or self.bytes >= self.BYTES or call not in self.known:
+            self.compare(" ".join(call))
             self.known.add(call)
         self.history = crc32(repr(call).encode(), self.history)
+
+    def compare(self, call: str) -> None:
+        """Compare a call, and all before it."""
+        key = f"{self.key}/{self.calls}"
+        self.agree(key, self.before, [call, self.history], self.judge)
+        self.before, self.since, self.bytes = key, 0, 0
+
+    def refuse(self, message: str, announce: Callable[[str, Any], None]) -> None:
+        """Tell the others that this rank cannot make its call, without waiting for them."""
+        if self.never:
+            return
+        self.calls += 1
+        announce(f"{self.key}/{self.calls}", [f"cannot: {message}", self.history])
+
+    def finish(self) -> None:
+        """Compare the calls since the last comparison."""
+        if self.since and not self.never:
+            self.calls += 1
+            self.compare("makes no more calls")
 
     def judge(self, calls: dict[int, Any]) -> str:
         """Say who called differently."""
@@ -260,10 +286,38 @@ class CallCheck:
             return f"the ranks call differently: rank {first} {calls[first][0]}, {theirs}"
         if different := [rank for rank in self.ranks if calls[rank][1] != calls[first][1]]:
             return (
-                f"{rank_list(different)} made other calls than rank {first} before this one, among the last "
-                f"{self.EVERY}, so results since then may be wrong"
+                f"{rank_list(different)} made other calls than rank {first} since the ranks compared theirs last, so "
+                "results since then may be wrong"
             )
         return ""
+
+
+def call_checks(
+    parts: Sequence[Part], mode: str, agreement: Callable[[int, tuple[int, ...]], Agree], key: str = ""
+) -> list[CallCheck]:
+    """The check of each of a plan's reductions; those with the same goal over the same axes share one."""
+    found: dict[object, CallCheck] = {}
+    checks = []
+    for number, part in enumerate(parts):
+        reduction = part.planned.reduction
+        kind = reduction.goal, frozenset(reduction.axes)
+        if kind not in found:
+            found[kind] = CallCheck(f"{key}/{number}", part.ranks, mode, agreement(number, part.ranks))
+        checks.append(found[kind])
+    return checks
+
+
+def introduce(plan: Plan, world: int, rank: int, at: Seat | None) -> tuple[dict[str, Any], list[Part]]:
+    """What a rank says of itself when ranks compare their plans, and its parts in the plan's reductions.
+
+    What is wrong with its own plan is said too, so that all hear of it.
+    """
+    said: dict[str, Any] = {"plan": digest(plan), "seat": at, "fault": ""}
+    try:
+        check_devices(plan.placement.system, world)
+        return said, [part_of(plan, number, rank) for number in range(len(plan.reductions))]
+    except MeshwrightError as error:
+        return said | {"fault": str(error)}, []
 
 
 def rank_list(ranks: Iterable[int]) -> str:

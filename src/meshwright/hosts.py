@@ -53,6 +53,14 @@ def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") ->
     return [Seating(rank, device, hosts[device // each], device % each) for rank, device in enumerate(devices)]
 
 
+def in_order(seats: Sequence[Seating]) -> bool:
+    """Whether on each host the first rank has the first position, the second the next, and so on."""
+    positions: dict[str, list[int]] = {}
+    for seat in seats:
+        positions.setdefault(seat.host, []).append(seat.position)
+    return all(found == sorted(found) for found in positions.values())
+
+
 def host_file(seats: Sequence[Seating], form: str) -> str:
     """Seatings as a file: Open MPI's rankfile, a machinefile for MPICH, or a SLURM_HOSTFILE."""
     if form not in FORMATS:

@@ -3,13 +3,12 @@
 The mesh has an axis per factor of the placement, so that every group of a program is a set of mesh axes.
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshwright.engine import Over, Seat, check_devices, choose, describe, layout_fault
+from meshwright.engine import Chooser, Over, Seat, check_devices, describe, layout_fault
 from meshwright.errors import EngineError
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction
@@ -73,7 +72,13 @@ class Reducer:
     def __init__(self, plan: Plan) -> None:
         """Check the plan's programs."""
         self.plan = plan
+        self._choose = Chooser(plan)
+        self._factors = plan.placement.factors()
         self._schedules = [_schedule(plan, planned) for planned in plan.reductions]
+
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
+        """The mesh that the methods are for, `factor_mesh(plan)`."""
+        return factor_mesh(self.plan, devices)
 
     def axes(self, *axes: str) -> tuple[str, ...]:
         """The mesh axes of some of the plan's axes: what to put into a PartitionSpec."""
@@ -84,7 +89,7 @@ class Reducer:
 
         over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
         """
-        return _by_dtype(tree, lambda flat: self._run(Goal.ALL_REDUCE, flat, op, over)[: flat.size])
+        return _by_kind(tree, lambda flat: self._run(Goal.ALL_REDUCE, flat, op, over)[: flat.size])
 
     def reduce_scatter(self, array: Any, op: str = "sum", *, over: Over = None) -> Any:
         """Reduce, and return this device's part of the flat result, padded with zeros where that does not divide."""
@@ -97,13 +102,16 @@ class Reducer:
     def _run(self, goal: Goal, flat: Any, op: str, over: Over) -> Any:
         if op not in _REDUCE:
             raise EngineError(f"op={op!r}: expected sum, avg, max or min")
-        number = choose(self.plan, goal, over, flat.nbytes)
+        if op == "avg" and not jnp.issubdtype(flat.dtype, jnp.inexact):
+            raise EngineError(
+                f"op='avg' needs floating point numbers, not {flat.dtype}: reduce with 'sum', then divide"
+            )
+        number = self._choose(goal, over, flat.nbytes, goal is Goal.ALL_GATHER)
         planned, todo = self.plan.reductions[number], self._schedules[number]
-        levels = [
-            [name for axis in self._in_column_order(planned) if (name := f"{axis}_{level}") in self._names]
-            for level in self.plan.hierarchy(planned).names
-        ]
-        size = self.plan.hierarchy(planned).size
+        levels = self.levels(planned)
+        self._check_mesh(levels)
+        if flat.size == 0:
+            return flat
         if goal is not Goal.ALL_GATHER:
             flat = jnp.pad(flat, (0, -flat.size % todo.parts))
         for move in todo.moves:
@@ -113,14 +121,26 @@ class Reducer:
             step = planned.program.steps[move.step]
             inside = levels[step.grouping.first : step.grouping.last + 1]
             flat = _collective(step, flat, tuple(name for level in inside for name in level), op)
-        return flat / size if op == "avg" else flat
+        return flat / self.plan.hierarchy(planned).size if op == "avg" else flat
 
-    @property
-    def _names(self) -> dict[str, int]:
-        return self.plan.placement.factors()
+    def levels(self, planned: PlannedReduction) -> list[list[str]]:
+        """The mesh axes that a reduction goes over, for each level of its hierarchy, most significant first."""
+        axes = [axis for axis in self.plan.placement.axes if axis in planned.reduction.axes]
+        names = self.plan.hierarchy(planned).names
+        return [[name for axis in axes if (name := f"{axis}_{level}") in self._factors] for level in names]
 
-    def _in_column_order(self, planned: PlannedReduction) -> list[str]:
-        return [axis for axis in self.plan.placement.axes if axis in planned.reduction.axes]
+    def _check_mesh(self, levels: list[list[str]]) -> None:
+        for name in (name for level in levels for name in level):
+            try:
+                size = lax.axis_size(name)
+            except NameError:
+                raise EngineError(
+                    f"there is no mesh axis {name!r} here: call this inside shard_map over factor_mesh(plan)"
+                ) from None
+            if size != self._factors[name]:
+                raise EngineError(
+                    f"mesh axis {name!r} has {size} devices, but {self._factors[name]} in the plan: use its factor_mesh"
+                )
 
 
 def _schedule(plan: Plan, planned: PlannedReduction) -> Schedule:
@@ -139,7 +159,9 @@ def _collective(step: Step, flat: Any, names: tuple[str, ...], op: str) -> Any:
     if step.collective is Collective.ALL_REDUCE:
         return _REDUCE[op](flat, names)
     if step.collective is Collective.ALL_GATHER:
-        return lax.all_gather(flat, names, tiled=True, **_INVARIANT)
+        # What everyone has gathered is the same for all; JAX is told so where it keeps track of what varies.
+        known = {"to": "invarying"} if set(names) <= _varying(flat) else {}
+        return lax.all_gather(flat, names, tiled=True, **known)
     if op in ("sum", "avg"):
         return lax.psum_scatter(flat, names, tiled=True)
     pieces = lax.all_to_all(flat.reshape(lax.axis_size(names), -1), names, 0, 0)
@@ -148,17 +170,22 @@ def _collective(step: Step, flat: Any, names: tuple[str, ...], op: str) -> Any:
 
 _REDUCE: dict[str, Any] = {"sum": lax.psum, "avg": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
-# What everyone has gathered is the same for all, which `shard_map` can be told where JAX tells such values apart.
-_INVARIANT: dict[str, str] = {"to": "invarying"} if "to" in inspect.signature(lax.all_gather).parameters else {}
+
+def _varying(array: Any) -> frozenset[str]:
+    """The mesh axes along which an array differs, as far as JAX keeps track (`check_vma`)."""
+    kind = jax.typeof(array)
+    axes = getattr(kind, "mat", None) or getattr(kind, "manual_axis_type", None)
+    return frozenset(axes.varying if axes is not None else getattr(kind, "vma", ()))
 
 
-def _by_dtype(tree: Any, reduce: Any) -> Any:
-    """A tree whose arrays have been reduced, those of a dtype as one."""
+def _by_kind(tree: Any, reduce: Any) -> Any:
+    """A tree whose arrays have been reduced, those of one dtype that vary along the same mesh axes as one."""
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
+    kinds = [(leaf.dtype, _varying(leaf)) for leaf in leaves]
     results: list[Any] = [None] * len(leaves)
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        chosen = [k for k, leaf in enumerate(leaves) if leaf.dtype == dtype]
+    for kind in dict.fromkeys(kinds):
+        chosen = [k for k, each in enumerate(kinds) if each == kind]
         flats = [jnp.ravel(leaves[k]) for k in chosen]
         reduced = reduce(flats[0] if len(flats) == 1 else jnp.concatenate(flats))
         for k, piece in zip(chosen, jnp.split(reduced, np.cumsum([f.size for f in flats])[:-1]), strict=True):

@@ -1,5 +1,6 @@
 """Starting ranks on this machine, through the launchers that their libraries bring along."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -32,25 +33,34 @@ def mpirun_command(ranks: int) -> list[str]:
 def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
     """Run Meshwright with arguments in so many ranks on this machine; returns the launcher's exit code.
 
-    Whatever ends this process ends the ranks.
+    Whatever ends this process ends the ranks: signals are passed on, and the launcher is told should it just vanish.
     """
     if engine == "mpi":
         command = [*mpirun_command(ranks), sys.executable, "-m", "meshwright", *arguments]
     else:
         command = [*torchrun_command(ranks), "-m", "meshwright", *arguments]
     environment = {"OMP_NUM_THREADS": "1"} | os.environ  # ranks share the cores
-    launcher = subprocess.Popen(command, env=environment, start_new_session=True)
+    if not sys.stdout.isatty():
+        environment["NO_COLOR"] = "1"  # mpirun gives ranks a terminal, whether or not there is one
+    launcher: subprocess.Popen[bytes] | None = None
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
     try:
+        launcher = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_die_with_parent)
         return launcher.wait()
     finally:
-        signal.signal(signal.SIGTERM, before)
-        if launcher.poll() is None:
+        if launcher is not None and launcher.poll() is None:
             _end(launcher)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _die_with_parent() -> None:
+    """Have Linux send SIGTERM to this process when the one that started it ends, however that happens."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _end(launcher: "subprocess.Popen[bytes]") -> None:

@@ -1,27 +1,20 @@
 """Plans on MPI communicators, with mpi4py over Open MPI or MPICH."""
 
-import os
-import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import (
-    CallCheck,
     Chooser,
     Over,
     Part,
     Seat,
-    check_devices,
-    digest,
+    call_checks,
+    introduce,
     judge_start,
-    part_of,
     plan_groups,
     rank_list,
     share,
@@ -30,6 +23,7 @@ from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import REDUCING, Collective, Goal
 from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
+from meshwright.watchdog import Watchdog
 
 try:
     from mpi4py import MPI
@@ -66,19 +60,15 @@ class Reducer:
         if not timeout > 0:
             raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
         comm = MPI.COMM_WORLD if comm is None else comm
-        check_devices(plan.placement.system, comm.size)
         self.plan, self.rank = plan, comm.rank
-        self._parts = [part_of(plan, number, comm.rank) for number in range(len(plan.reductions))]
-        self._watchdog = _Watchdog(timeout, comm.rank)
-        self._checks = [
-            CallCheck(str(number), part.ranks, check, partial(self._agree, part.ranks, number))
-            for number, part in enumerate(self._parts)
-        ]
-        self._choose = Chooser(plan)
+        self._watchdog = Watchdog(timeout, comm.rank)
+        self._closed = False
         with self._watchdog("comparing plans with all other ranks"):
             self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
-            self._compare_plans()
+            self._parts = self._compare_plans()
             self._groups = self._communicators()
+        self._checks = call_checks(self._parts, check, lambda number, ranks: partial(self._agree, ranks, number))
+        self._choose = Chooser(plan)
         self._scratch: dict[tuple[int, str], Array] = {}
 
     def all_reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
@@ -112,19 +102,35 @@ class Reducer:
         return self._call(Goal.ALL_GATHER, part, out, "sum", over)
 
     def close(self) -> None:
-        """Give the communicators back; every process calls it."""
+        """Compare the last calls, and give the communicators back; every process calls it."""
+        if self._closed:
+            return
+        self._closed = True
+        for check in dict.fromkeys(self._checks):
+            check.finish()
         for group in self._groups.values():
             group.Free()
         self._groups.clear()
         self._comm.Free()
+        self._watchdog.close()
 
-    def _compare_plans(self) -> None:
+    def __enter__(self) -> Self:
+        """Use it for the time of a with statement."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Close it, unless something failed."""
+        if kind is None:
+            self.close()
+
+    def _compare_plans(self) -> list[Part]:
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
-        said = {"plan": digest(self.plan), "seat": Seat(local.rank, local.size)}
+        said, parts = introduce(self.plan, self._comm.size, self.rank, Seat(local.rank, local.size))
         local.Free()
         everyone = dict(enumerate(self._comm.allgather(said)))
         if fault := judge_start(self.plan, everyone):
             raise EngineError(fault)
+        return parts
 
     def _communicators(self) -> dict[tuple[int, ...], Any]:
         """One for each group that this rank is in; groups without a rank in common are made at once."""
@@ -148,10 +154,12 @@ class Reducer:
         return made
 
     def _call(self, goal: Goal, buffer: Any, out: Any, op: str, over: Over) -> Array:
+        if self._closed:
+            raise EngineError("this Reducer is closed")
         array = _array(buffer, written=goal in IN_PLACE)
         result = array if out is None else _array(out, written=True)
         _refuse(goal, array, op)
-        number = self._choose(goal, over, result.nbytes)
+        number = self._choose(goal, over, result.nbytes, goal is Goal.ALL_GATHER and out is None)
         part = self._parts[number]
         size = len(part.ranks)
         length = array.size * size if goal is Goal.ALL_GATHER and out is None else result.size
@@ -171,8 +179,10 @@ class Reducer:
             kept = result
         else:
             kept = result
+        kind = op if goal in REDUCING else "any"
         self._checks[number](
-            ("gives", str(length), "elements of", array.dtype.str, "to", goal, op if goal in REDUCING else "")
+            ("gives", str(length), "elements of", array.dtype.str, "to", goal, kind, "of", f"reduction {number}"),
+            length * array.itemsize,
         )
         if length:
             self._execute(part, array, result, op)
@@ -217,7 +227,7 @@ class Reducer:
             target = self._room(OUTPUT, given, array.dtype)
         buffers = [source, target]
         buffers += [self._room(SCRATCH + k, n * width, array.dtype) for k, n in enumerate(schedule.scratch)]
-        if goal not in REDUCING:  # whatever the dtype, these only move bytes
+        if goal not in REDUCING and array.dtype.char not in _REDUCED:  # whatever the dtype, these only move bytes
             buffers = [buffer.view(np.uint8) for buffer in buffers]
             width *= array.itemsize
         for move, ranks in zip(schedule.moves, part.groups, strict=True):
@@ -298,41 +308,3 @@ def _refuse(goal: Goal, array: Array, op: str) -> None:
             raise EngineError(
                 f"op='avg' needs floating point numbers, not {array.dtype}: reduce with 'sum', then divide"
             )
-
-
-class _Watchdog:
-    """Ends this process when it waits too long for others inside MPI, with a message that says for what.
-
-    Used as `with watchdog(what):`, where `what` is a text or a function that makes one.
-    """
-
-    TICK = 0.1
-
-    def __init__(self, timeout: float, rank: int) -> None:
-        self.timeout, self.rank = timeout, rank
-        self.what: str | Callable[[], str] = ""
-        self.deadline = inf
-        threading.Thread(target=self.watch, name="meshwright-watchdog", daemon=True).start()
-
-    def __call__(self, what: str | Callable[[], str]) -> Self:
-        self.what = what
-        return self
-
-    def __enter__(self) -> None:
-        self.deadline = time.monotonic() + self.timeout
-
-    def __exit__(self, *_: object) -> None:
-        self.deadline = inf
-
-    def watch(self) -> None:
-        while True:
-            time.sleep(min(self.TICK, self.timeout / 4))
-            if time.monotonic() > self.deadline:
-                what = self.what if isinstance(self.what, str) else self.what()
-                print(
-                    f"meshwright: rank {self.rank} waited {self.timeout:g} s in {what}: another rank has died, "
-                    "hangs or makes other calls",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                os._exit(3)

@@ -135,12 +135,22 @@ class Placement:
         >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).factors()
         {'data_gpu': 2, 'shard_node': 2, 'shard_gpu': 2}
         """
-        return {
-            f"{self.axes[row]}_{level.name}": factor
-            for row in (range(len(self.axes)) if axes is None else self.rows(axes))
-            for level, factor in zip(self.system.levels, self.matrix[row], strict=True)
-            if factor > 1
-        }
+        every: dict[str, tuple[str, str]] = {}
+        chosen = range(len(self.axes)) if axes is None else self.rows(axes)
+        found: dict[str, int] = {}
+        for row, axis in enumerate(self.axes):
+            for level, factor in zip(self.system.levels, self.matrix[row], strict=True):
+                name = f"{axis}_{level.name}"
+                if factor > 1 and every.setdefault(name, (axis, level.name)) != (axis, level.name):
+                    raise PlacementError(
+                        f"axis {every[name][0]!r} on level {every[name][1]!r} and axis {axis!r} on level "
+                        f"{level.name!r} would both be called {name!r}: rename one of them"
+                    )
+        for row in chosen:
+            for level, factor in zip(self.system.levels, self.matrix[row], strict=True):
+                if factor > 1:
+                    found[f"{self.axes[row]}_{level.name}"] = factor
+        return found
 
     def factor_mesh(self) -> NDArray[np.int64]:
         """The devices as an array with an array axis per factor of `factors()`."""

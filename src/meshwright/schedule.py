@@ -24,6 +24,9 @@ more.
 IN_PLACE = frozenset({Goal.ALL_REDUCE, Goal.REDUCE, Goal.BROADCAST})
 """The goals whose result takes the place of the tensor."""
 
+SEARCHED = 5
+"""Up to so many levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
+
 Order = tuple[int, ...]
 """The levels of a buffer's array axes, outermost first."""
 
@@ -96,9 +99,14 @@ def _starts(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[Order]:
     """The orders in which a whole tensor may be cut into parts."""
     if goal not in IN_PLACE:
         return [tuple(range(len(hierarchy.radices)))]
-    scatters = (step.grouping for step in program.steps if step.collective is Collective.REDUCE_SCATTER)
-    cut = sorted({level for grouping in scatters for level in range(grouping.first, grouping.last + 1)})
-    return list(permutations(cut))
+    scattered = [step.grouping for step in program.steps if step.collective is Collective.REDUCE_SCATTER]
+    cut = sorted({level for grouping in scattered for level in range(grouping.first, grouping.last + 1)})
+    if len(cut) <= SEARCHED:
+        return list(permutations(cut))
+    first = {
+        level: number for number, g in reversed(list(enumerate(scattered))) for level in range(g.first, g.last + 1)
+    }
+    return [tuple(cut), tuple(sorted(cut, key=lambda level: (first[level], level)))]
 
 
 class _Lowering:

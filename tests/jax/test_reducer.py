@@ -126,14 +126,21 @@ def test_operations(op: str, reduce: Any) -> None:
     np.testing.assert_allclose(result, reduce(rows, axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_flow_as_through_psum() -> None:
+@pytest.mark.parametrize("tracked", [True, False])
+def test_gradients_flow_as_through_psum(tracked: bool) -> None:
     placed = one_program(HIERARCHICAL)
     reducer = Reducer(placed)
     axes = reducer.axes("data")
     rows = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
 
     def loss(reduce: Any) -> Any:
-        function = shards(placed, axes, lambda row: jnp.sin(reduce(jnp.exp(row))))
+        function: Any = jax.shard_map(
+            lambda row: jnp.sin(reduce(jnp.exp(row[0]))),
+            mesh=factor_mesh(placed),
+            in_specs=PartitionSpec(axes),
+            out_specs=PartitionSpec(),
+            check_vma=tracked,
+        )
         return jax.grad(lambda rows: function(rows).sum())(rows)
 
     ours, theirs = loss(reducer.all_reduce), loss(lambda row: jax.lax.psum(row, axes))
@@ -211,3 +218,50 @@ def test_an_unknown_operation_is_refused() -> None:
     placed = one_program(HIERARCHICAL)
     with pytest.raises(EngineError, match="op='prod': expected sum, avg, max or min"):
         shards(placed, ("data_node", "data_gpu"), lambda row: Reducer(placed).all_reduce(row, "prod"))(np.ones((8, 4)))
+
+
+def test_averages_of_whole_numbers_are_refused() -> None:
+    placed = one_program(HIERARCHICAL)
+    with pytest.raises(EngineError, match="op='avg' needs floating point numbers, not int32"):
+        shards(placed, Reducer(placed).axes("data"), lambda row: Reducer(placed).all_reduce(row, "avg"))(
+            np.ones((8, 4), np.int32)
+        )
+
+
+def test_another_mesh_is_refused() -> None:
+    placed = one_program(HIERARCHICAL)
+    reducer = Reducer(placed)
+    small = plan_of("node=2,gpu=2", [])
+    with pytest.raises(EngineError, match="mesh axis 'data_gpu' has 2 devices, but 4 in the plan"):
+        jax.shard_map(
+            lambda row: reducer.all_reduce(row[0]),
+            mesh=factor_mesh(small, jax.devices()[:4]),
+            in_specs=PartitionSpec(reducer.axes("data")),
+            out_specs=PartitionSpec(),
+        )(np.ones((4, 4), np.float32))
+    with pytest.raises(EngineError, match="there is no mesh axis 'data_node' here: call this inside shard_map"):
+        reducer.all_reduce(jnp.ones(4))
+
+
+def test_empty_arrays_stay_empty() -> None:
+    placed = one_program(HIERARCHICAL)
+    reducer = Reducer(placed)
+    assert shards(placed, reducer.axes("data"), reducer.all_reduce, reducer.axes("data"))(np.ones((8, 0))).shape == (0,)
+
+
+def test_trees_may_mix_what_is_sharded_and_what_is_not() -> None:
+    placement = Placement(parse_system("node=2,gpu=4"), ("data", "tensor"), ((2, 2), (1, 2)))
+    hierarchy = reduction_hierarchy(placement, ["data"])
+    planned = PlannedReduction(Reduction(("data",), 1 << 20), parse_program(HIERARCHICAL, hierarchy), 1, 1, 1)
+    placed = Plan(placement, load_library("ring"), (planned,))
+    reducer = Reducer(placed)
+    data, tensor = reducer.axes("data"), reducer.axes("tensor")
+    function: Any = jax.shard_map(
+        lambda norm, weight: reducer.all_reduce({"norm": norm[0], "weight": weight[0]}),
+        mesh=reducer.mesh(),
+        in_specs=(PartitionSpec(data), PartitionSpec(data, tensor)),
+        out_specs={"norm": PartitionSpec(), "weight": PartitionSpec(tensor)},
+    )
+    result = function(np.ones((4, 3), np.float32), np.ones((4, 6), np.float32))
+    assert result["norm"].tolist() == [4] * 3
+    assert result["weight"].tolist() == [4] * 6

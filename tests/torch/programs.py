@@ -387,3 +387,82 @@ def two_threads(_rank: int) -> int:
         free.set()
         thread.join()
         return int(reducer.all_reduce(torch.ones(1)).item())
+
+
+def overlapping(rank: int) -> None:
+    """Several Reducers, other process groups and callbacks while calls are under way."""
+    with gloo():
+        one, two = Reducer(hierarchical(), timeout=20), Reducer(hierarchical(), timeout=20)
+        for length in range(1, 20):  # each a call of a new kind, so that ranks compare it
+            a, b = torch.full((length,), float(rank)), torch.full((length,), 1.0)
+            works = [one.all_reduce(a, async_op=True), two.all_reduce(b, async_op=True)]
+            assert [work.wait(timedelta(seconds=20))[0].item() for work in works] == [6.0, 4.0]
+        work = one.all_reduce(torch.ones(100), async_op=True)
+        group = dist.new_group([0, 1, 2, 3])
+        dist.all_reduce(torch.ones(1), group=group)
+        assert work.wait()[0].item() == 4.0
+        second = torch.ones(101)
+        chained = one.all_reduce(torch.ones(102), async_op=True).get_future().then(lambda _: one.all_reduce(second))
+        assert chained.wait().tolist() == [4.0] * 101
+        with Reducer(hierarchical()) as third:
+            third.all_reduce(torch.ones(3), dist.ReduceOp.MAX)
+        third.close()  # again
+        assert refused(lambda: third.all_reduce(torch.ones(3))) == "this Reducer can no longer be used: it is closed"
+        assert "it is closed" in refused(lambda: third.all_reduce(torch.ones(3), async_op=True))
+
+
+def rings(rank: int) -> None:
+    """The ring of sends in a group of four, with a length that does not divide."""
+    plan = plan_of("gpu=4", [parse_program("ReduceScatter all; AllGather all", parse_hierarchy("gpu=4"))])
+    with gloo():
+        reducer = Reducer(plan)
+        for op, wanted in (("sum", 6), ("max", 3), ("min", 0)):
+            tensor = torch.arange(40_001) * 10 + rank
+            reducer.all_reduce(tensor, op)
+            ten = torch.arange(40_001) * 10
+            assert torch.equal(tensor, (ten * 4 if op == "sum" else ten) + wanted), op
+
+
+def one_refuses(rank: int, what: str) -> str:
+    """One rank gives what cannot be: all are told at once."""
+    odd = rank == 2
+    with gloo():
+        if what == "plan":
+            other = hierarchical(spec="node=2,gpu=4")
+            return refused(lambda: Reducer(other if odd else hierarchical(), timeout=30))
+        if what == "part":
+            gather = Reducer(hierarchical(Goal.ALL_GATHER), timeout=30)
+            return refused(lambda: gather.all_gather(torch.ones(2 if odd else 3), out=torch.ones(12)))
+        if what == "sizes":
+            program = hierarchical().reductions[0].program
+            small, large = (plan_of("node=2,gpu=2", [program], size=size).reductions[0] for size in (1 << 10, 1 << 20))
+            plan = Plan(hierarchical().placement, load_library("ring"), (small, large))
+            reducer = Reducer(plan, timeout=30)
+            return refused(lambda: reducer.all_reduce(torch.ones(2**18 if odd else 2**8)))
+        reducer = Reducer(hierarchical(), timeout=30)
+        return refused(lambda: reducer.all_reduce(torch.ones(3, dtype=torch.int16 if odd else torch.int32)))
+
+
+def late_difference(rank: int) -> str:
+    """Sizes that all ranks know, but not at the same call: noticed at the latest when the Reducer is closed."""
+    with gloo():
+        reducer = Reducer(hierarchical(), timeout=10)
+        for length in (5, 6, 5 if rank == 2 else 6):
+            reducer.all_reduce(torch.ones(length))
+        return refused(reducer.close)
+
+
+def failing_hook(rank: int) -> str:
+    """A rank dies while others are in backward: DDP's error says what happened."""
+    with gloo(20):
+        model = DistributedDataParallel(torch.nn.Linear(4, 4))
+        model.register_comm_hook(Reducer(hierarchical(), timeout=3), ddp_hook)
+        for _ in range(3):  # DDP itself communicates in the first ones
+            model(torch.ones(2, 4)).sum().backward()
+        if rank == 3:
+            os._exit(7)
+        loss = model(torch.ones(2, 4)).sum()
+        with pytest.raises(RuntimeError) as caught:
+            loss.backward()
+        del model, loss
+        return str(caught.value)

@@ -5,6 +5,9 @@ import pytest
 from tests.ranks import results, run_ranks
 
 PROGRAMS = "tests.torch.programs:"
+OTHER_CALLS = (
+    "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
+)
 
 
 def test_a_world_of_another_size_is_refused_on_every_rank() -> None:
@@ -44,7 +47,7 @@ def test_another_plan_on_a_rank_is_refused_on_every_rank() -> None:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     messages = results(f"{PROGRAMS}absent_rank", 4)
-    assert messages == ["rank 3 did not join the others within 2 s"] * 3 + [""]
+    assert messages == ["rank 3 did not join the others within 1.6 s"] * 3 + [""]
 
 
 def test_a_rank_that_dies_ends_in_an_error_on_the_others() -> None:
@@ -70,23 +73,16 @@ def test_different_calls_are_refused_on_every_rank() -> None:
     assert all(each == messages[0] for each in messages)
     size, dtype, operation, always = messages[0]
     head = "the ranks call differently: rank 0 gives"
-    what = "elements of torch.float32 to all-reduce sum"
+    what = "elements of float32 to all-reduce sum of reduction 0"
     assert size == f"{head} 4 {what}, rank 2 gives 5 {what}"
-    assert "4 elements of torch.float64 to all-reduce sum" in dtype
-    assert "rank 2 gives 4 elements of torch.float32 to all-reduce max" in operation
+    assert "4 elements of float64 to all-reduce sum" in dtype
+    assert "rank 2 gives 4 elements of float32 to all-reduce max" in operation
     assert "rank 0 gives 5" in always
     assert "rank 2 gives 4" in always
 
 
 def test_calls_in_another_order_are_noticed() -> None:
-    messages = results(f"{PROGRAMS}swapped_calls", 4)
-    assert (
-        messages
-        == [
-            "rank 2 made other calls than rank 0 before this one, among the last 64, so results since then may be wrong"
-        ]
-        * 4
-    )
+    assert results(f"{PROGRAMS}swapped_calls", 4) == [OTHER_CALLS] * 4
 
 
 def test_unsuitable_tensors_are_refused_before_anything_is_sent() -> None:
@@ -116,3 +112,33 @@ def test_plans_are_checked_before_groups_are_made() -> None:
 
 def test_a_second_thread_is_refused() -> None:
     assert results(f"{PROGRAMS}two_threads", 4) == [4] * 4
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("dtype", "rank 2 cannot: torch.int16 cannot be reduced"),
+        ("part", "rank 2 cannot: rank 2 gives 2 elements, but its part of 12 over 4 ranks has 3"),
+        ("plan", "rank 2: there are 4 processes, but the plan is for 8 devices (node=2,gpu=4)"),
+        ("sizes", "rank 2 gives 262144 elements of float32 to all-reduce sum of reduction 1"),
+    ],
+)
+def test_what_one_rank_cannot_do_is_told_to_all_at_once(what: str, message: str) -> None:
+    for rank, said in enumerate(results(f"{PROGRAMS}one_refuses", 4, what, limit=25)):
+        assert message.removeprefix("rank 2 cannot: ") in said
+        assert rank == 2 or message in said
+
+
+def test_sizes_that_differ_late_are_noticed_when_the_reducer_is_closed() -> None:
+    message = (
+        "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
+    )
+    assert results(f"{PROGRAMS}late_difference", 4) == [message] * 4
+
+
+def test_a_failing_hook_says_what_happened() -> None:
+    outcomes = run_ranks(f"{PROGRAMS}failing_hook", 4)
+    for rank, outcome in enumerate(outcomes[:3]):
+        assert not outcome.error, outcome.error
+        assert f"rank {rank}: step " in outcome.result or "did not join" in outcome.result
+        assert "Unable to cast" not in outcome.result

@@ -6,7 +6,7 @@ import pytest
 from tests.ranks import results
 
 
-@pytest.mark.parametrize("name", ["operations", "shapes", "goals", "many_at_once", "meshes"])
+@pytest.mark.parametrize("name", ["operations", "shapes", "goals", "many_at_once", "meshes", "overlapping", "rings"])
 def test_on_four_ranks(name: str) -> None:
     results(f"tests.torch.programs:{name}", 4)
 

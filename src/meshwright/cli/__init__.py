@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
+from meshwright.cli.accuracy import accuracy
 from meshwright.cli.bench import bench
+from meshwright.cli.calibrate import calibrate
 from meshwright.cli.check import check
 from meshwright.cli.explain import explain
 from meshwright.cli.hosts import hosts
@@ -63,5 +65,19 @@ def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
 
 
-for verb in (plan, explain, placements, programs, check, systems, reproduce, run, hosts, testbed, bench):
+for verb in (
+    plan,
+    explain,
+    placements,
+    programs,
+    check,
+    systems,
+    reproduce,
+    run,
+    hosts,
+    testbed,
+    bench,
+    calibrate,
+    accuracy,
+):
     main.add_command(verb)

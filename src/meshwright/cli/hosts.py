@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from meshwright.cli.common import json_option, print_json
+from meshwright.cli.common import json_option, print_json, say
 from meshwright.errors import SpecError
-from meshwright.hosts import FORMATS, ORDERS, host_file, seatings
+from meshwright.hosts import FORMATS, ORDERS, host_file, in_order, seatings
 from meshwright.plan import read_plan
 
 
@@ -51,6 +51,11 @@ def hosts(plan_path: Path, names: str | None, hostfile: Path | None, form: str, 
         )
     else:
         click.echo(host_file(seats, form), nl=False)
+        if form != "rankfile" and not in_order(seats):
+            say(
+                "note: on some hosts the ranks are not in the order of the devices, which this format cannot say; "
+                "--json lists the position of each, to bind it to its device"
+            )
 
 
 def _names(names: str | None, hostfile: Path | None) -> list[str]:

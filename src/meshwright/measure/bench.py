@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import sqrt
 from statistics import mean, stdev
 
 from meshwright.errors import MeshwrightError
-from meshwright.measure.records import DEFAULT_PROGRAM, Measurement, Records
+from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
 from meshwright.profiles import Library
@@ -22,9 +21,15 @@ STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Programs that are measured together: those of one reduction on one placement, and the library's default."""
+    """What is measured together: programs of one reduction on one placement, and the library's default.
+
+    kinds: which programs, by number; None is the default. sends: ranks that send to others, in place of programs.
+    """
 
     plan: Plan
+    kinds: tuple[int | None, ...]
+    alone: bool = False
+    sends: tuple[tuple[int, int], ...] = ()
 
     @property
     def reduction(self) -> Reduction:
@@ -33,7 +38,6 @@ class Case:
 
     def measurement(self, number: int | None, engine: str) -> Measurement:
         """One of the programs, not yet measured; None is the default."""
-        planned = self.plan.reductions[number or 0]
         return Measurement(
             system=system_document(self.plan.placement.system),
             axes=list(self.plan.placement.axes),
@@ -41,9 +45,22 @@ class Case:
             over=list(self.reduction.axes),
             goal=str(self.reduction.goal),
             bytes=self.reduction.bytes,
-            program=DEFAULT_PROGRAM if number is None else planned.program.text(self.plan.hierarchy(planned)),
+            program=self._text(number),
             engine=engine,
+            alone=self.alone,
         )
+
+    def _text(self, number: int | None) -> str:
+        if self.sends:
+            return SEND
+        if number is None:
+            return DEFAULT_PROGRAM
+        planned = self.plan.reductions[number]
+        return planned.program.text(self.plan.hierarchy(planned))
+
+    def measurements(self, engine: str) -> list[Measurement]:
+        """All of them, not yet measured."""
+        return [self.measurement(number, engine) for number in self.kinds]
 
 
 def cases(
@@ -74,7 +91,7 @@ def cases(
                 for _, (_, program) in zip(range(best), ranked, strict=False):
                     programs.setdefault(program)
             planned = tuple(planned_reduction(model, reduction, program) for program in programs)
-            found.append(Case(Plan(placement, library, planned)))
+            found.append(Case(Plan(placement, library, planned), (None, *range(len(planned)))))
     return found
 
 
@@ -83,7 +100,8 @@ def case_of(placement: Placement, reduction: Reduction, library: Library, texts:
     empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
     hierarchy, model = empty.hierarchy(empty.reductions[0]), empty.model(empty.reductions[0])
     programs = [parse_program(text, hierarchy) for text in texts]
-    return Case(Plan(placement, library, tuple(planned_reduction(model, reduction, program) for program in programs)))
+    planned = tuple(planned_reduction(model, reduction, program) for program in programs)
+    return Case(Plan(placement, library, planned), (None, *range(len(planned))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +151,7 @@ def measure(
     """
     watched = bool(engine.shared(watch is not None))
     for case in wanted:
-        todo = [
-            (number, measurement)
-            for number in (None, *range(len(case.plan.reductions)))
-            for measurement in [case.measurement(number, engine.name)]
-        ]
+        todo = list(zip(case.kinds, case.measurements(engine.name), strict=True))
         skip = engine.shared([records is not None and measurement.id in records.done for _, measurement in todo])
         if all(skip):
             continue
@@ -165,18 +179,23 @@ def _measured(
 ) -> Measurement:
     payload = payloads(case.plan, dtype)[number or 0]
     engine.prepare(payload)
-    default = number is None
-    links: dict[str, int] | None = None
-    engine.run(default)
-    if faults := engine.everyone(check_results(engine, payload)):
+
+    def once() -> float:
+        if case.sends:
+            return engine.send(case.sends)
+        return engine.run(number is None, case.alone)
+
+    once()
+    if not case.sends and not case.alone and (faults := engine.everyone(check_results(engine, payload))):
         return replace(measurement, failed=f"wrong result: {faults[0]}")
+    links: dict[str, int] | None = None
     if watch is not None:
-        links = watch(partial(engine.run, default))
+        links = watch(once)
     elif watched:
-        engine.run(default)
+        once()
     seconds: list[float] = []
     while not patience.enough(seconds):
-        seconds.append(engine.run(default))
+        seconds.append(once())
     return replace(measurement, seconds=seconds, links=links)
 
 

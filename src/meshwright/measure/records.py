@@ -18,13 +18,17 @@ FORMAT, VERSION = "meshwright-measurements", 1
 DEFAULT_PROGRAM = "default"
 """In place of a program: the library's own collective over the whole group."""
 
+SEND = "send"
+"""In place of a program: devices of one instance of a level send the payload to their fellows in the next."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One program of one reduction on one placement, measured: the seconds of the slowest rank in each repetition.
 
-    system: its document, as in system files. links: for each level the bytes that crossed the most loaded link in one
-    run, where the testbed counts them. failed: why there is no result.
+    system: its document, as in system files. alone: only the first group ran, not all at once. links: for each level
+    the bytes that crossed the most loaded link in one run, where the testbed counts them. failed: why there is no
+    result.
     """
 
     system: dict[str, Any]
@@ -35,6 +39,7 @@ class Measurement:
     bytes: int
     program: str
     engine: str
+    alone: bool = False
     seconds: list[float] = field(default_factory=list)
     links: dict[str, int] | None = None
     failed: str | None = None
@@ -43,7 +48,8 @@ class Measurement:
     def id(self) -> str:
         """What tells measurements apart: everything but what was measured."""
         return json.dumps(
-            [self.system, self.axes, self.matrix, self.over, self.goal, self.bytes, self.program, self.engine],
+            [self.system, self.axes, self.matrix, self.over, self.goal, self.bytes, self.program, self.engine]
+            + ([self.alone] if self.alone else []),
             sort_keys=True,
         )
 

@@ -17,4 +17,5 @@ def ddp_hook(
     plan's reduction group must be the process group of the model.
     """
     reducer, over = state if isinstance(state, tuple) else (state, None)
-    return reducer.all_reduce(bucket.buffer(), "avg", over=over, async_op=True).get_future()
+    future = reducer.all_reduce(bucket.buffer(), "avg", over=over, async_op=True).get_future()
+    return future.then(lambda done: done.value())  # so that an error reaches DDP as one

@@ -1,8 +1,10 @@
 """The order of calls: one after another on every rank, now, on a worker thread, or on a CUDA stream of their own."""
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import timedelta
 
 import torch
 
@@ -18,8 +20,14 @@ class Work:
         """Wrap the future of the result."""
         self._future = future
 
-    def wait(self) -> torch.Tensor:
+    def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
         """The result, or the error that the call ended with; with CUDA, the current stream waits, not the CPU."""
+        if timeout is not None:
+            deadline = time.monotonic() + timeout.total_seconds()
+            while not self._future.done():
+                if time.monotonic() > deadline:
+                    raise EngineError(f"the call did not end within {timeout.total_seconds():g} s")
+                time.sleep(0.001)
         return self._future.wait()
 
     def is_completed(self) -> bool:
@@ -38,12 +46,16 @@ class Lane:
         """Nothing is under way."""
         self._busy = threading.Lock()  # held by the thread that communicates
         self._worker: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None  # the worker's
         self._last: Future[None] | None = None  # what the worker will do last
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._failure = ""
 
     def run(self, job: Job) -> torch.Tensor:
         """Do a job now, after those that are under way."""
+        if threading.current_thread() is self._thread:  # a callback of the call before this one
+            with self._busy:
+                return self._guarded(job)
         if self._last is not None:
             wait([self._last])
         if not self._busy.acquire(blocking=False):
@@ -55,15 +67,18 @@ class Lane:
 
     def start(self, job: Job) -> Work:
         """Do a job on the worker thread."""
+        if self._failure:
+            raise EngineError(f"this Reducer can no longer be used: {self._failure}")
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "meshwright")
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
         def work() -> None:
+            self._thread = threading.current_thread()
             try:
                 with self._busy:
                     result = self._guarded(job)
-            except BaseException as error:
+            except Exception as error:
                 future.set_exception(error)  # type: ignore[arg-type]
             else:
                 future.set_result(result)
@@ -71,24 +86,27 @@ class Lane:
         self._last = self._worker.submit(work)
         return Work(future)
 
-    def start_on_stream(self, job: Job, device: torch.device) -> Work:
-        """Enqueue a job on a stream of its own, behind what the current stream has so far."""
+    def start_on_stream(self, job: Job, device: torch.device, used: Sequence[torch.Tensor]) -> Work:
+        """Enqueue a job that uses some tensors on a stream of its own, behind what the current stream has so far."""
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
         with torch.cuda.stream(stream):
+            for tensor in used:  # their memory must not be given to others before the stream is done with it
+                tensor.record_stream(stream)
             result = self.run(job)
-            result.record_stream(stream)
             future.set_result(result)  # remembers where in the stream it is
         return Work(future)
 
-    def close(self) -> None:
-        """Finish what is under way."""
+    def close(self) -> bool:
+        """Finish what is under way; whether nothing has failed."""
         if self._worker is not None:
             self._worker.shutdown()
-        self._failure = self._failure or "the Reducer is closed"
+        healthy = not self._failure
+        self._failure = self._failure or "it is closed"
+        return healthy
 
     def _guarded(self, job: Job) -> torch.Tensor:
         if self._failure:

@@ -1,33 +1,26 @@
 """The executor that users hold: runs a plan's programs over PyTorch process groups."""
 
 import os
-from datetime import timedelta
 from functools import partial
 from itertools import count
-from typing import Literal, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import (
-    CallCheck,
-    Chooser,
-    Over,
-    check_devices,
-    digest,
-    judge_start,
-    part_of,
-    plan_groups,
-    seat,
-    share,
-)
+from meshwright.engine import Chooser, Over, call_checks, introduce, judge_start, plan_groups, seat, share
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import REDUCING, Goal
+from meshwright.schedule import IN_PLACE
 from meshwright.torch.collectives import OPERATIONS, REDUCED
 from meshwright.torch.executor import execute
+from meshwright.torch.groups import backends, check_initialized, make_groups
 from meshwright.torch.lane import Lane, Work
-from meshwright.torch.store import agree
+from meshwright.torch.store import agree, announce
+
+Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
+"""sum, avg, max or min; PyTorch's names for them do too."""
 
 _numbers = count()  # of the reducers in this process; every process makes the same ones
 
@@ -41,65 +34,61 @@ class Reducer:
 
     timeout: seconds after which a call fails whose other ranks do not come or have died.
     check: "first" compares size, dtype and operation between ranks before the first call of each kind, and all calls
-    so far every 64 calls; "always" before every call; "never" trusts the caller.
+    so far every 64 calls or 16 MiB; "always" before every call; "never" trusts the caller.
     """
 
     def __init__(self, plan: Plan, *, timeout: float = 300.0, check: str = "first") -> None:
         """Check that processes and plan fit, and create the groups."""
-        if not timeout > 0:
+        if not 0 < timeout < 1e9:
             raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
-        if not dist.is_initialized():
-            raise EngineError("there is no process group yet: call torch.distributed.init_process_group first")
+        check_initialized()
         self.plan = plan
         self.rank, world = dist.get_rank(), dist.get_world_size()
-        check_devices(plan.placement.system, world)
-        self._parts = [part_of(plan, number, self.rank) for number in range(len(plan.reductions))]
-        self._backends = _backends()
-        key = f"meshwright/{next(_numbers)}"
-        self._checks = [
-            CallCheck(f"{key}/{number}", part.ranks, check, partial(agree, part.ranks, self.rank, timeout))
-            for number, part in enumerate(self._parts)
-        ]
-        introduction = {"plan": digest(plan), "seat": seat(os.environ)}
-        agree(range(world), self.rank, timeout, f"{key}/start", None, introduction, partial(judge_start, plan))
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        for ranks in plan_groups(plan):  # PyTorch wants every process to create every group, in the same order
-            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
-            if self.rank in ranks:
-                self._groups[ranks] = group
-        self._choose = Chooser(plan)
+        self._backends = backends()
         self._lane = Lane()
+        key = f"meshwright/{next(_numbers)}"
+        said, self._parts = introduce(plan, world, self.rank, seat(os.environ))
+        checks = call_checks(
+            self._parts, check, lambda _, ranks: partial(agree, ranks, self.rank, timeout), key
+        )  # a wrong `check` is refused before anyone is waited for
+        agree(range(world), self.rank, timeout, f"{key}/start", None, said, partial(judge_start, plan))
+        self._checks = checks
+        self._groups = make_groups(plan_groups(plan), timeout)
+        self._choose = Chooser(plan)
         self._scratch: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._closed = False
 
     @overload
     def all_reduce(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: Literal[False] = False
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[False] = False
     ) -> torch.Tensor: ...
     @overload
     def all_reduce(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: Literal[True]
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[True]
     ) -> Work: ...
     def all_reduce(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: bool = False
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: bool = False
     ) -> torch.Tensor | Work:
         """Reduce over all ranks of the reduction group, in place; op is sum, avg, max or min.
 
         over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
         async_op: return at once, with a handle to wait for; the tensor must be left alone until then.
         """
-        return self._call(Goal.ALL_REDUCE, tensor, tensor, op, over, async_op)
+        return self._call(Goal.ALL_REDUCE, tensor, None, op, over, async_op)
 
     @overload
     def reduce(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: Literal[False] = False
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[False] = False
     ) -> torch.Tensor: ...
     @overload
-    def reduce(self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: Literal[True]) -> Work: ...
     def reduce(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: bool = False
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[True]
+    ) -> Work: ...
+    def reduce(
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: bool = False
     ) -> torch.Tensor | Work:
         """Reduce to the first rank of the reduction group, in place; the others' tensors are of no use afterwards."""
-        return self._call(Goal.REDUCE, tensor, tensor, op, over, async_op)
+        return self._call(Goal.REDUCE, tensor, None, op, over, async_op)
 
     @overload
     def broadcast(
@@ -109,18 +98,18 @@ class Reducer:
     def broadcast(self, tensor: torch.Tensor, *, over: Over = None, async_op: Literal[True]) -> Work: ...
     def broadcast(self, tensor: torch.Tensor, *, over: Over = None, async_op: bool = False) -> torch.Tensor | Work:
         """Send the tensor of the first rank of the reduction group to all others, in place."""
-        return self._call(Goal.BROADCAST, tensor, tensor, "sum", over, async_op)
+        return self._call(Goal.BROADCAST, tensor, None, "sum", over, async_op)
 
     @overload
     def reduce_scatter(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: Literal[False] = False
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[False] = False
     ) -> torch.Tensor: ...
     @overload
     def reduce_scatter(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: Literal[True]
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[True]
     ) -> Work: ...
     def reduce_scatter(
-        self, tensor: torch.Tensor, op: str = "sum", *, over: Over = None, async_op: bool = False
+        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: bool = False
     ) -> torch.Tensor | Work:
         """Reduce, and return this rank's part of the flat result; the tensor stays as it is.
 
@@ -152,59 +141,106 @@ class Reducer:
         return self._call(Goal.ALL_GATHER, part, out, "sum", over, async_op)
 
     def close(self) -> None:
-        """Finish what is under way, and give the process groups back; every process calls it."""
-        self._lane.close()
-        for group in self._groups.values():
-            dist.destroy_process_group(group)
+        """Finish what is under way, compare the last calls, give the groups back; every process calls it."""
+        if self._closed:
+            return
+        self._closed = True
+        healthy = self._lane.close()
+        if healthy and dist.is_initialized():
+            for check in dict.fromkeys(self._checks):
+                check.finish()
+            for group in self._groups.values():
+                dist.destroy_process_group(group)
         self._groups.clear()
+        self._scratch.clear()
+
+    def __enter__(self) -> Self:
+        """Use it for the time of a with statement."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Close it, unless something failed."""
+        if kind is None:
+            self.close()
 
     def _call(
-        self, goal: Goal, tensor: torch.Tensor, result: torch.Tensor | None, op: str, over: Over, async_op: bool
+        self, goal: Goal, tensor: torch.Tensor, out: torch.Tensor | None, op: Any, over: Over, async_op: bool
     ) -> torch.Tensor | Work:
-        backend = self._refuse(goal, tensor, op)
-        whole = tensor if goal is not Goal.ALL_GATHER or result is None else result
-        number = self._choose(goal, over, whole.nbytes)
-        ranks = self._parts[number].ranks
-        tensor = tensor.detach()
-        if result is not None:
-            result = result.detach()
-        kept = result
-        if goal is Goal.REDUCE_SCATTER:
-            length = tensor.numel()
-            result = tensor.new_empty(share(length, len(ranks), 0))
-            kept = result[: share(length, len(ranks), ranks.index(self.rank))]
-        elif goal is Goal.ALL_GATHER:
-            length = tensor.numel() * len(ranks) if result is None else result.numel()
-            result = tensor.new_empty(length) if result is None else result
-            kept = result
-            self._refuse_part(tensor, result, ranks)
-        else:
-            length = tensor.numel()
-        assert result is not None
-        assert kept is not None
-        done, into = kept, result
-        call = ("gives", str(length), "elements of", str(tensor.dtype), "to", goal, op if goal in REDUCING else "")
-        part, check = self._parts[number], self._checks[number]
+        op = _NAMES.get(op, op) if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType) else op
+        try:
+            backend = self._refuse(goal, tensor, op)
+            if out is not None:
+                self._refuse(goal, out, op, "out")
+            tensor = tensor.detach()
+            whole = tensor if goal is not Goal.ALL_GATHER or out is None else out
+            number = self._choose(goal, over, whole.nbytes, goal is Goal.ALL_GATHER and out is None)
+            part, check = self._parts[number], self._checks[number]
+            length = tensor.numel() * len(part.ranks) if goal is Goal.ALL_GATHER and out is None else whole.numel()
+            result, kept = self._result(goal, tensor, out, length, part.ranks)
+        except EngineError as error:
+            self._tell(goal, over, error)
+            raise
+        kind = op if goal in REDUCING else "any"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        call = ("gives", str(length), "elements of", dtype, "to", goal, kind, "of", f"reduction {number}")
+        staged = backend == "gloo" and tensor.device.type != "cpu"  # gloo talks from the host's memory
+        ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
 
         def communicate() -> torch.Tensor:
-            check(call)
+            check(call, length * tensor.element_size())
             if length == 0:
-                return done
-            if backend == "gloo" and tensor.device.type != "cpu":  # gloo talks from the host's memory
-                there = into.cpu()
-                execute(part, self._groups, there if into is tensor else tensor.cpu(), there, op, backend, self._room)
-                into.copy_(there)
+                return kept
+            if ready is not None:
+                ready.synchronize()
+                there = result.cpu() if goal in IN_PLACE else torch.empty_like(result, device="cpu")
+                given = there if goal in IN_PLACE else tensor.cpu()
+                execute(part, self._groups, given, there, op, backend, self._room)
+                result.copy_(there)
+                torch.cuda.current_stream(tensor.device).synchronize()
             else:
-                execute(part, self._groups, tensor, into, op, backend, self._room)
-            return done
+                execute(part, self._groups, tensor, result, op, backend, self._room)
+            return kept
 
         if not async_op:
             return self._lane.run(communicate)
         if backend == "gloo":
             return self._lane.start(communicate)
-        return self._lane.start_on_stream(communicate, tensor.device)
+        return self._lane.start_on_stream(communicate, tensor.device, (tensor, result))
 
-    def _refuse(self, goal: Goal, tensor: torch.Tensor, op: str) -> str:
+    def _tell(self, goal: Goal, over: Over, error: EngineError) -> None:
+        """Let the others know, who may be about to wait for this rank."""
+        try:
+            number = self._choose(goal, over, 1)
+        except EngineError:
+            return
+        ranks, check = self._parts[number].ranks, self._checks[number]
+        check.refuse(str(error), partial(announce, ranks, self.rank))
+
+    def _result(
+        self, goal: Goal, tensor: torch.Tensor, out: torch.Tensor | None, length: int, ranks: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the result goes, and the part of it that the caller gets."""
+        if goal in IN_PLACE:
+            return tensor, tensor
+        mine = share(length, len(ranks), ranks.index(self.rank))
+        if goal is Goal.ALL_GATHER:
+            if tensor.numel() != mine:
+                raise EngineError(
+                    f"rank {self.rank} gives {tensor.numel()} elements, but its part of {length} over {len(ranks)} "
+                    f"ranks has {mine}"
+                )
+            result = tensor.new_empty(length) if out is None else out.detach()
+            kept = result
+        else:
+            result = tensor.new_empty(share(length, len(ranks), 0))
+            kept = result[:mine]
+        if (result.dtype, result.device) != (tensor.dtype, tensor.device):
+            raise EngineError(
+                f"out is {result.dtype} on {result.device}, the part is {tensor.dtype} on {tensor.device}"
+            )
+        return result, kept
+
+    def _refuse(self, goal: Goal, tensor: torch.Tensor, op: str, name: str = "the tensor") -> str:
         """Complain about a tensor or an operation that cannot be; otherwise name the backend for it."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise EngineError(f"expected a dense tensor, not {getattr(tensor, 'layout', type(tensor).__name__)}")
@@ -218,21 +254,18 @@ class Reducer:
             raise EngineError(
                 f"op='avg' needs a floating point tensor, not {tensor.dtype}: reduce with 'sum', then divide"
             )
+        if tensor.is_conj() or tensor.is_neg():
+            raise EngineError(f"{name} is a conjugate or negative view: give tensor.resolve_conj().resolve_neg()")
+        if goal in IN_PLACE or name == "out":
+            if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+                raise EngineError(f"{name} is expanded: several of its elements are one, so it cannot be written to")
+            if tensor.is_inference() and not torch.is_inference_mode_enabled():
+                raise EngineError(f"{name} is an inference tensor, which cannot be written to outside inference mode")
         backend = self._backends.get(tensor.device.type)
         if backend is None:
             has = ", ".join(f"{name} for {device}" for device, name in self._backends.items())
-            raise EngineError(f"the tensor is on {tensor.device}, but the process group has {has}")
+            raise EngineError(f"{name} is on {tensor.device}, but the process group has {has}")
         return backend
-
-    def _refuse_part(self, part: torch.Tensor, whole: torch.Tensor, ranks: tuple[int, ...]) -> None:
-        mine = share(whole.numel(), len(ranks), ranks.index(self.rank))
-        if part.numel() != mine:
-            raise EngineError(
-                f"rank {self.rank} gives {part.numel()} elements, but its part of {whole.numel()} over "
-                f"{len(ranks)} ranks has {mine}"
-            )
-        if (whole.dtype, whole.device) != (part.dtype, part.device):
-            raise EngineError(f"out is {whole.dtype} on {whole.device}, the part is {part.dtype} on {part.device}")
 
     def _room(self, slot: int, length: int, like: torch.Tensor) -> torch.Tensor:
         """Memory for a call: kept for the next one on the CPU, where getting it from the system costs more than using
@@ -246,7 +279,9 @@ class Reducer:
         return kept[:length]
 
 
-def _backends() -> dict[str, str]:
-    """The backend for each type of device, like {"cpu": "gloo", "cuda": "nccl"}."""
-    pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
-    return {device: backend for device, _, backend in pairs}
+_NAMES: dict[Any, str] = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.MIN: "min",
+}

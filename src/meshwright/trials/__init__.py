@@ -103,8 +103,14 @@ class Engine(Protocol):
     def prepare(self, payload: Payload) -> None:
         """Make ready to run a reduction with a payload."""
 
-    def run(self, default: bool) -> float:
-        """Run it once, with the plan's program or the library's own collective; the seconds of the slowest rank."""
+    def run(self, default: bool, alone: bool = False) -> float:
+        """Run it once, with the plan's program or the library's own collective; the seconds of the slowest rank.
+
+        alone: only the first reduction group runs, the others wait.
+        """
+
+    def send(self, pairs: Sequence[tuple[int, int]]) -> float:
+        """Send what is prepared from some ranks to others, all at once; the seconds of the slowest."""
 
     def results(self) -> list[Array | None]:
         """What the last run left each of this process's ranks with; None where it does not matter."""
@@ -191,7 +197,7 @@ def make_engine(name: str, timeout: float, device: str | None = None, host_devic
                 os.environ["JAX_PLATFORMS"] = "cpu"
             from meshwright.trials.jax import JaxEngine
 
-            return JaxEngine()
+            return JaxEngine(timeout, local=host_devices is not None)
     except ImportError as error:
         raise EngineError(str(error)) from None
     from meshwright.trials.numpy import NumpyEngine

@@ -2,31 +2,41 @@
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshwright.engine import share
+from meshwright.engine import first_line, share
+from meshwright.errors import EngineError
 from meshwright.jax import Reducer, factor_mesh
 from meshwright.plan import Plan
 from meshwright.program import Goal
 from meshwright.trials import Array, Payload
+from meshwright.watchdog import Watchdog
 
 
-def join() -> None:
+def join(timeout: float) -> None:
     """Join the other processes, where a launcher has started several: Slurm, Open MPI, or JAX's own variables."""
-    environment = os.environ
-    if "JAX_COORDINATOR_ADDRESS" in environment and "JAX_NUM_PROCESSES" in environment:
-        jax.distributed.initialize(
-            environment["JAX_COORDINATOR_ADDRESS"],
-            int(environment["JAX_NUM_PROCESSES"]),
-            int(environment["JAX_PROCESS_ID"]),
-        )
-    elif any(int(environment.get(name, "1")) > 1 for name in ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")):
-        jax.distributed.initialize()
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = [os.environ[name] for name in names if name in os.environ]
+    launched = any(os.environ.get(name, "1") not in ("", "1") for name in ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"))
+    if given and len(given) < len(names):
+        raise EngineError(f"to join processes, all of {', '.join(names)} must be set")
+    try:
+        if given:
+            address, processes, process = given
+            jax.distributed.initialize(
+                address, int(processes), int(process), initialization_timeout=max(1, int(timeout))
+            )
+        elif launched:
+            jax.distributed.initialize(initialization_timeout=max(1, int(timeout)))
+    except (ValueError, RuntimeError) as error:
+        raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
 
 
 class JaxEngine:
@@ -34,9 +44,12 @@ class JaxEngine:
 
     name = "jax"
 
-    def __init__(self) -> None:
-        """Join the other processes, if there are any."""
-        join()
+    def __init__(self, timeout: float, local: bool) -> None:
+        """Join the other processes, if there are any, unless all devices are to be here."""
+        if not local:
+            join(timeout)
+        jax.config.update("jax_enable_x64", True)  # or 64 bits would silently be 32
+        self._watchdog = Watchdog(timeout, jax.process_index())
 
     def load(self, plan: Plan) -> None:
         """Make the mesh."""
@@ -57,7 +70,7 @@ class JaxEngine:
         ranks = {row: rank for rank, row in self._row.items()}
 
         def row(index: Any) -> Array:
-            given = payload.given(ranks[index[0].start])
+            given = payload.given(ranks[index[0].start or 0])
             return np.pad(given, (0, columns - given.size))[None]
 
         shape = (len(self._row), columns)
@@ -79,14 +92,8 @@ class JaxEngine:
         return self._reducer.all_gather(row, over=number)
 
     def _default(self, row: Any) -> Any:
-        axes = self.plan.reductions[self._payload.number].reduction.axes
-        placed = [axis for axis in self.plan.placement.axes if axis in axes]
-        names = tuple(
-            name
-            for level in self.plan.placement.system.levels
-            for axis in placed
-            if (name := f"{axis}_{level.name}") in self._mesh.axis_names
-        )
+        levels = self._reducer.levels(self.plan.reductions[self._payload.number])
+        names = tuple(name for level in levels for name in level)
         if not names:
             return row
         if self._payload.goal is Goal.ALL_REDUCE:
@@ -96,11 +103,26 @@ class JaxEngine:
             return lax.psum_scatter(padded, names, tiled=True)
         return lax.all_gather(row, names, tiled=True)
 
-    def run(self, default: bool) -> float:
+    def send(self, pairs: Sequence[tuple[int, int]]) -> float:
+        """Not here."""
+        raise EngineError(f"JAX sends nothing from device to device, so {len(pairs)} sends cannot be timed")
+
+    def run(self, default: bool, alone: bool = False) -> float:
         """Run the reduction once on all devices."""
-        started = time.perf_counter()
-        self._left = jax.block_until_ready(self._functions[default](self._rows))
-        return time.perf_counter() - started
+        if alone:
+            raise EngineError("all groups run at once here")
+        with self._watchdog("a reduction"):
+            self._everywhere(0.0)  # so that all start together
+            started = time.perf_counter()
+            self._left = jax.block_until_ready(self._functions[default](self._rows))
+            return max(self._everywhere(time.perf_counter() - started))
+
+    def _everywhere(self, value: float) -> list[float]:
+        """What every process has."""
+        if jax.process_count() == 1:
+            return [value]
+        gathered = multihost_utils.process_allgather(np.array([value]))
+        return [float(each) for each in np.ravel(gathered)]
 
     def results(self) -> list[Array | None]:
         """What each device of this process has, without padding."""
@@ -114,8 +136,11 @@ class JaxEngine:
         return results
 
     def everyone(self, faults: list[str]) -> list[str]:
-        """The faults of this process: each one prints its own."""
-        return faults
+        """The faults of this process, and which others have some."""
+        with self._watchdog("comparing results"):
+            counts = self._everywhere(len(faults))
+        others = [k for k, count in enumerate(counts) if count and k != jax.process_index()]
+        return faults + [f"process {k} has {int(counts[k])} wrong results" for k in others]
 
     def shared(self, value: Any) -> Any:
         """Every process decides alike."""

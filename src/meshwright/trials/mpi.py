@@ -1,6 +1,7 @@
 """Trials on MPI: one rank in each process, started by mpirun."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from meshwright.mpi import Reducer
 from meshwright.plan import Plan
 from meshwright.program import Goal
 from meshwright.trials import Array, Payload
+from meshwright.watchdog import Watchdog
 
 
 class MpiEngine:
@@ -22,6 +24,7 @@ class MpiEngine:
         """Take the world communicator."""
         self._comm = MPI.COMM_WORLD
         self._timeout = timeout
+        self._watchdog = Watchdog(timeout, self._comm.rank)
         self.ranks = (self._comm.rank,)
         self._reducer: Reducer | None = None
         self._whole: dict[tuple[str, ...], Any] = {}
@@ -51,14 +54,38 @@ class MpiEngine:
         self._buffer = self._given.copy()
         self._left: Array | None = None
 
-    def run(self, default: bool) -> float:
-        """Run the reduction once on all ranks."""
+    def run(self, default: bool, alone: bool = False) -> float:
+        """Run the reduction once on all ranks, or on the first group alone."""
         self._buffer[...] = self._given
-        self._comm.Barrier()
+        self._left = None
+        with self._watchdog("the barrier before a run"):
+            self._comm.Barrier()
         started = time.perf_counter()
-        self._left = self._default() if default else self._program()
-        seconds = time.perf_counter() - started
-        return float(self._comm.allreduce(seconds, MPI.MAX))
+        if not alone or 0 in self._payload.group(self._comm.rank):
+            if default:
+                with self._watchdog("the library's own collective"):
+                    self._left = self._default()
+            else:
+                self._left = self._program()
+        return self._slowest(time.perf_counter() - started)
+
+    def _slowest(self, seconds: float) -> float:
+        with self._watchdog("comparing times"):
+            return float(self._comm.allreduce(seconds, MPI.MAX))
+
+    def send(self, pairs: Sequence[tuple[int, int]]) -> float:
+        """Send the buffer from some ranks to others, all at once."""
+        with self._watchdog("the barrier before sends"):
+            self._comm.Barrier()
+        started = time.perf_counter()
+        for sender, receiver in pairs:
+            if self._comm.rank == sender:
+                self._comm.Send(self._buffer, receiver)
+                self._comm.recv(source=receiver)  # so that the sender knows when all has arrived
+            elif self._comm.rank == receiver:
+                self._comm.Recv(self._buffer, sender)
+                self._comm.send(None, sender)
+        return self._slowest(time.perf_counter() - started)
 
     def _program(self) -> Array:
         number, buffer, reducer = self._payload.number, self._buffer, self._reducer
@@ -100,7 +127,8 @@ class MpiEngine:
 
     def everyone(self, faults: list[str]) -> list[str]:
         """The faults of all ranks."""
-        return [fault for each in self._comm.allgather(faults) for fault in each]
+        with self._watchdog("comparing results"):
+            return [fault for each in self._comm.allgather(faults) for fault in each]
 
     def shared(self, value: Any) -> Any:
         """What the first rank has."""

@@ -1,8 +1,10 @@
 """Trials with the interpreter: all ranks in this process, no network."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from meshwright.errors import EngineError
 from meshwright.interpreter import run_program
 from meshwright.plan import Plan, flat_program
 from meshwright.program import Goal
@@ -25,8 +27,14 @@ class NumpyEngine:
         self._given = [payload.given(rank) for rank in self.ranks]
         self._left: list[Array | None] = []
 
-    def run(self, default: bool) -> float:
+    def send(self, pairs: Sequence[tuple[int, int]]) -> float:
+        """Not here."""
+        raise EngineError(f"the interpreter sends nothing from device to device, so {len(pairs)} sends cannot be timed")
+
+    def run(self, default: bool, alone: bool = False) -> float:
         """Run the program, or the goal's own collective over the whole group."""
+        if alone:
+            raise EngineError("all groups run at once here")
         planned = self.plan.reductions[self._payload.number]
         hierarchy, goal = self.plan.hierarchy(planned), planned.reduction.goal
         program = flat_program(goal, len(hierarchy.names)) if default else planned.program

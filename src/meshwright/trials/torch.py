@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -72,23 +73,39 @@ class TorchEngine:
         self._payload = payload
         self._given = torch.from_numpy(payload.given(self.ranks[0])).to(self._device)
         self._buffer = self._given.clone()
+        self._answer = self._given[:1].clone()
         self._left: torch.Tensor | None = None
         group = payload.group(self.ranks[0])
         self._group, self._root = self._whole[group], group[0]
         self._width = share(payload.length, len(group), 0)
 
-    def run(self, default: bool) -> float:
-        """Run the reduction once on all ranks."""
+    def run(self, default: bool, alone: bool = False) -> float:
+        """Run the reduction once on all ranks, or on the first group alone."""
         self._buffer.copy_(self._given)
-        self._synchronize()
-        dist.barrier()
+        self._left = None
         started = self._start()
-        self._left = self._default() if default else self._program()
+        if not alone or 0 in self._payload.group(self.ranks[0]):
+            self._left = self._default() if default else self._program()
+            self._synchronize()
+        return _largest(time.monotonic() - started)
+
+    def send(self, pairs: Sequence[tuple[int, int]]) -> float:
+        """Send the buffer from some ranks to others, all at once."""
+        started = self._start()
+        for sender, receiver in pairs:
+            if self.ranks[0] == sender:
+                dist.send(self._buffer, receiver)
+                dist.recv(self._answer, receiver)  # so that the sender knows when all has arrived
+            elif self.ranks[0] == receiver:
+                dist.recv(self._buffer, sender)
+                dist.send(self._answer, sender)
         self._synchronize()
         return _largest(time.monotonic() - started)
 
     def _start(self) -> float:
-        """When the run starts: now, or where all ranks share a clock, at the same moment on all of them."""
+        """Wait for all ranks; where they share a clock, all start at the same moment."""
+        self._synchronize()
+        dist.barrier()
         if not self._one_clock:
             return time.monotonic()
         started = _largest(time.monotonic()) + HEADWAY

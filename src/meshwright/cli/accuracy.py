@@ -1,0 +1,99 @@
+"""`meshwright accuracy`: measurements beside predictions."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.errors import SpecError
+from meshwright.measure.accuracy import Pair, Report, join, report
+from meshwright.measure.records import read_measurements
+from meshwright.planner import DEFAULT_LIBRARY
+from meshwright.profiles import load_library
+from meshwright.system import load_system
+from meshwright.units import format_seconds
+
+
+@click.command()
+@click.argument("measurements", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--library", default=DEFAULT_LIBRARY, show_default=True, help="Predicts: a name or a .yaml file.")
+@click.option(
+    "--system", "system_spec", help="Predict with this system, as from `calibrate`, instead of the measured one."
+)
+@click.option("--noise", type=click.FloatRange(0, 1), help="Programs this close to the fastest are as fast.")
+@click.option("--worst", type=click.IntRange(0, 1000), default=5, show_default=True, help="How many misses to explain.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw predicted over measured times (SVG, PNG)."
+)
+@json_option
+def accuracy(
+    measurements: Path,
+    library: str,
+    system_spec: str | None,
+    noise: float | None,
+    worst: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Join the file MEASUREMENTS of `bench` with predictions: how often the fastest program is among the best
+    predicted.
+
+    Also the error of predicted times, how placements and programs differ as measured, and the worst misses.
+    """
+    profile = load_library(library)
+    pairs = join(read_measurements(measurements), profile, load_system(system_spec) if system_spec else None)
+    figures = report(pairs, noise)
+    if plot is not None:
+        from meshwright.measure.plots import scatter
+
+        scatter(pairs, plot)
+        say(f"wrote {plot}")
+    misses = _misses(pairs, figures.noise)[:worst]
+    if as_json:
+        print_json({**asdict(figures), "top": {str(k): v for k, v in figures.top.items()}, "misses": misses})
+        return
+    table = new_table("figure", "value")
+    for name, value in _rows(figures):
+        table.add_row(name, value)
+    print_table(table)
+    for miss in misses:
+        say(str(miss["why"]))
+
+
+def _rows(figures: Report) -> list[tuple[str, str]]:
+    return [
+        ("placements and reductions", str(figures.pairs)),
+        ("programs", str(figures.programs)),
+        ("noise", f"{figures.noise:.1%}"),
+        *((f"fastest is among the {k} best predicted", f"{share:.0%}") for k, share in figures.top.items()),
+        ("error of predicted times, median", f"{figures.median_error:.1%}"),
+        ("error of predicted times, 90th percentile", f"{figures.worst_tenth_error:.1%}"),
+        ("rank correlation", f"{figures.correlation:.3f}"),
+        ("slowest over fastest placement, default", f"{figures.spread:.1f}x"),
+        ("cases where a program beats the default", f"{figures.share:.0%}"),
+        ("mean speedup in those cases", f"{figures.mean_speedup:.2f}x"),
+        ("best speedup", f"{figures.best_speedup:.2f}x"),
+        ("fastest program over the bound, median", f"{figures.over_bound:.2f}x"),
+    ]
+
+
+def _misses(pairs: list[Pair], noise: float) -> list[dict[str, object]]:
+    """The pairs whose best predicted program is furthest from the fastest, with what is off about both."""
+    found = []
+    for pair in pairs:
+        fastest = pair.outcomes[0]
+        chosen = min(pair.outcomes, key=lambda outcome: outcome.predicted)
+        loss = chosen.measured / fastest.measured - 1
+        if loss <= noise:
+            continue
+        why = (
+            f"{pair.system} {[list(row) for row in pair.matrix]} over {'+'.join(pair.over)}: predicted best is "
+            f"'{chosen.program}', {format_seconds(chosen.predicted)} predicted and {format_seconds(chosen.measured)} "
+            f"measured ({chosen.error:+.0%}); fastest is '{fastest.program}', {format_seconds(fastest.predicted)} "
+            f"predicted and {format_seconds(fastest.measured)} measured ({fastest.error:+.0%}): {loss:.0%} lost"
+        )
+        found.append({"loss": loss, "why": why})
+    if not found and not pairs:
+        raise SpecError("there is nothing to compare")
+    return sorted(found, key=lambda miss: -float(str(miss["loss"])))

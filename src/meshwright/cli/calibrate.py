@@ -1,0 +1,135 @@
+"""`meshwright calibrate`: what the links and the library really reach."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
+from meshwright.cli.measuring import measure_cases, measuring_options, where
+from meshwright.errors import SpecError
+from meshwright.measure.calibrate import Fit, Observation, fit, microbenchmarks, observations
+from meshwright.measure.logs import read_log
+from meshwright.measure.records import read_measurements
+from meshwright.planner import DEFAULT_LIBRARY
+from meshwright.profiles import library_document, load_library
+from meshwright.program import Collective
+from meshwright.spec import unknown
+from meshwright.system import System, load_system
+from meshwright.systemfile import system_document
+from meshwright.units import format_bandwidth, format_seconds, parse_bytes
+
+
+@click.command()
+@system_option
+@click.option("--library", default=DEFAULT_LIBRARY, show_default=True, help="Whose algorithms: a name or a .yaml file.")
+@click.option(
+    "--measurements",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file that measurements are added to; those in it are not made again.",
+)
+@click.option(
+    "--log", "logs", multiple=True, metavar="LEVEL=FILE", help="Output of nccl-tests or OSU; may be repeated."
+)
+@click.option("--sizes", default="64KiB,512KiB,2MiB", show_default=True, help="The payloads to measure with.")
+@click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast.")
+@click.option("--fit-only", is_flag=True, help="Measure nothing: fit what the file and the logs have.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the calibrated system.")
+@click.option("--library-out", type=click.Path(path_type=Path, dir_okay=False), help="And the calibrated library.")
+@measuring_options
+@json_option
+def calibrate(
+    system_spec: str,
+    library: str,
+    measurements: Path | None,
+    logs: tuple[str, ...],
+    sizes: str,
+    no_rooted: bool,
+    fit_only: bool,
+    out: Path | None,
+    library_out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure sends and collectives inside each level of SYSTEM, and fit bandwidth, latency and the library's
+    efficiency.
+
+    The bandwidths of SYSTEM are a first guess. Start it like `bench`. With --log it fits logs of nccl-tests and of OSU
+    microbenchmarks instead, each of which ran inside one level; with --measurements and --fit-only what was measured
+    before.
+    """
+    system, profile = load_system(system_spec), load_library(library)
+    seen: list[Observation] = []
+    for entry in logs:
+        seen += _log(system, entry)
+    if measurements is not None and not fit_only:
+        chosen = [parse_bytes(size) for size in sizes.split(",")]
+        measure_cases(system, microbenchmarks(system, profile, chosen, not no_rooted), measurements, where(options))
+    if measurements is not None:
+        seen += observations(read_measurements(measurements))
+    elif not logs:
+        raise SpecError("say what to calibrate from: --measurements FILE to measure, or --log LEVEL=FILE")
+    found = fit(system, profile, seen)
+    _write(found, out, library_out)
+    _show(found, as_json)
+
+
+def _log(system: System, entry: str) -> list[Observation]:
+    level, equals, name = entry.partition("=")
+    if not equals:
+        raise SpecError(f"--log {entry}: expected LEVEL=FILE, like gpu=all_reduce.log")
+    known = {each.name: each.count for each in system.levels}
+    if level not in known:
+        raise SpecError(unknown("level", level, list(known)))
+    return read_log(Path(name), level, known[level])
+
+
+def _write(found: Fit, out: Path | None, library_out: Path | None) -> None:
+    about = f"# Calibrated from {found.observations} observations; relative errors are left of {found.residual:.1%}.\n"
+    for path, document in ((out, system_document(found.system)), (library_out, library_document(found.library))):
+        if path is None:
+            continue
+        try:
+            path.write_text(about + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"cannot write {str(path)!r}: {error}") from None
+        say(f"wrote {path}")
+
+
+def _show(found: Fit, as_json: bool) -> None:
+    rules = dict(found.library.rules)
+    if as_json:
+        print_json(
+            {
+                "observations": found.observations,
+                "residual": found.residual,
+                "system": system_document(found.system),
+                "library": library_document(found.library),
+                "errors": {
+                    "bandwidth": found.bandwidth_error,
+                    "latency": found.latency_error,
+                    "efficiency": {str(kind): error for kind, error in found.efficiency_error.items()},
+                },
+            }
+        )
+        return
+    table = new_table("level", "bandwidth", "±", "latency", "±")
+    for level in found.system.levels:
+        table.add_row(
+            level.name,
+            format_bandwidth(level.link.bandwidth or 0.0),
+            _share(found.bandwidth_error.get(level.name)),
+            format_seconds(level.link.latency),
+            _share(found.latency_error.get(level.name)),
+        )
+    print_table(table)
+    table = new_table("collective", "efficiency", "±")
+    for kind in Collective:
+        table.add_row(str(kind), f"{rules[kind][-1].efficiency:.3f}", _share(found.efficiency_error.get(kind)))
+    print_table(table)
+    say(f"{found.observations} observations, off by {found.residual:.1%} (root mean square)")
+
+
+def _share(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1%}"

@@ -1,0 +1,220 @@
+"""Calibration: short measurements per level and collective, fitted to bandwidth, latency and the library's efficiency.
+
+Inside one level, the model's time of a collective is linear in two unknowns: its time at full bandwidth over what is
+reached of it, plus its number of messages one after another times the latency. So each level is a linear least-
+squares fit, over all collectives and sizes at once, of relative errors. What all collectives of a level share is the
+level's bandwidth, which the sends between two instances tell best; what a collective has at all levels is the
+library's efficiency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, prod
+from statistics import median
+
+import numpy as np
+
+from meshwright.cost import CostModel
+from meshwright.errors import SpecError
+from meshwright.layout import layout_of
+from meshwright.measure.bench import Case, case_of
+from meshwright.measure.records import SEND, Measurement
+from meshwright.placement import Placement
+from meshwright.plan import FLAT, Reduction, flat_program
+from meshwright.profiles import Library
+from meshwright.program import Collective, Goal
+from meshwright.system import System
+
+LARGE = 1e30  # bytes per second: so much that only latency counts
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A collective in groups that fill one level, or a send between two instances of it: bytes held and seconds taken.
+
+    alone: only one group or one pair was at work, not all at once.
+    """
+
+    level: str
+    collective: Collective | None
+    bytes: int
+    seconds: float
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was found, each with its standard error as a share of itself; figures are relative to the given system."""
+
+    system: System
+    library: Library
+    bandwidth_error: dict[str, float]
+    latency_error: dict[str, float]
+    efficiency_error: dict[Collective, float]
+    residual: float
+    observations: int
+
+
+def microbenchmarks(system: System, library: Library, sizes: Sequence[int], rooted: bool = True) -> list[Case]:
+    """What to measure: for each level, sends and every collective inside it, alone and all at once, in some sizes."""
+    placement = by_level(system)
+    found = []
+    for number, level in enumerate(system.levels):
+        if level.count == 1:
+            continue
+        inside = prod(system.counts[number + 1 :])
+        groups = system.devices // level.count
+        for size in sizes:
+            for goal in Goal:
+                if goal in (Goal.REDUCE, Goal.BROADCAST) and not rooted:
+                    continue
+                reduction = Reduction((level.name,), size, goal=goal)
+                case = case_of(placement, reduction, library, [f"{FLAT[goal]} all"])
+                found.append(replace(case, kinds=(0,)))
+                if groups > 1 and goal is Goal.ALL_REDUCE:
+                    found.append(replace(case, kinds=(0,), alone=True))
+                if goal is Goal.ALL_REDUCE:
+                    every = tuple((device, device + inside) for device in range(inside))
+                    for pairs in {every[:1], every}:
+                        found.append(replace(case, kinds=(0,), sends=pairs, alone=len(pairs) < inside))
+    return found
+
+
+def by_level(system: System) -> Placement:
+    """The placement with an axis for each level, named like it."""
+    counts = system.counts
+    matrix = tuple(tuple(counts[k] if j == k else 1 for j in range(len(counts))) for k in range(len(counts)))
+    return Placement(system, tuple(level.name for level in system.levels), matrix)
+
+
+def observations(measurements: Sequence[Measurement]) -> list[Observation]:
+    """Those measurements that tell about a single level: one flat step over one axis that is a level, or sends."""
+    found = []
+    flat = {f"{collective} all": collective for collective in FLAT.values()}
+    for one in measurements:
+        names = [level["name"] for level in one.system["levels"]]
+        if one.failed is not None or one.axes != names or len(one.over) != 1 or not one.seconds:
+            continue
+        if one.program in flat or one.program == SEND:
+            found.append(Observation(one.over[0], flat.get(one.program), one.bytes, median(one.seconds), one.alone))
+    return found
+
+
+def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
+    """Fit a system and a library to observations; both are first guesses, and keep what nothing tells about."""
+    if not seen:
+        raise SpecError("there is nothing to calibrate from: no send or flat collective inside one level was measured")
+    plain = replace(library, rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules))
+    inverse: dict[tuple[str, Collective], tuple[float, float]] = {}  # of the reached share of bandwidth; its error
+    levels = list(system.levels)
+    shares: dict[str, tuple[float, float]] = {}
+    latencies: dict[str, float] = {}
+    residuals: list[float] = []
+    for number, level in enumerate(system.levels):
+        here = [one for one in seen if one.level == level.name]
+        together = [one for one in here if not one.alone]
+        kinds = sorted({one.collective for one in together if one.collective is not None})
+        sends = [one for one in here if one.collective is None]
+        if sends:
+            shares[level.name] = _send_share(system, number, sends)
+        if not kinds:
+            continue
+        rows, weights = [], []
+        for one in together:
+            if one.collective is None:
+                continue
+            wide, deep = _terms(system, plain, level.name, one)
+            row = [wide if one.collective is kind else 0.0 for kind in kinds]
+            rows.append([value / one.seconds for value in (*row, deep)])
+            weights.append(1.0)
+        solution, error, left = _least_squares(np.array(rows), np.array(weights))
+        residuals += left
+        for kind, value, off in zip(kinds, solution[:-1], error[:-1], strict=True):
+            inverse[level.name, kind] = float(value), float(off)
+        latency = max(float(solution[-1]), 0.0)
+        latencies[level.name] = float(error[-1]) / latency if latency else 0.0
+        levels[number] = replace(level, link=replace(level.link, latency=latency))
+    found = dict(library.rules)
+    efficiency_error: dict[Collective, float] = {}
+    efficiencies: dict[Collective, float] = {}
+    for kind in Collective:
+        ratios = [
+            (1 / (x * shares.get(name, (1.0, 0.0))[0]), off / x) for (name, k), (x, off) in inverse.items() if k is kind
+        ]
+        if ratios:
+            efficiencies[kind] = exp(sum(log(ratio) for ratio, _ in ratios) / len(ratios))
+            scatter = max(abs(log(ratio / efficiencies[kind])) for ratio, _ in ratios)
+            efficiency_error[kind] = max(scatter, *(off for _, off in ratios))
+    # No library is better than its links: what exceeds them is theirs.
+    excess = max([1.0, *efficiencies.values()])
+    for kind, value in efficiencies.items():
+        found[kind] = tuple(replace(rule, efficiency=min(1.0, max(0.001, value / excess))) for rule in found[kind])
+    for number, level in enumerate(levels):
+        if level.link.bandwidth is not None and (level.name in shares or efficiencies):
+            share = shares.get(level.name, (1.0, 0.0))[0] * excess
+            levels[number] = replace(level, link=replace(level.link, bandwidth=level.link.bandwidth * share))
+    return Fit(
+        replace(system, levels=tuple(levels)),
+        replace(library, name=f"{library.name}-calibrated", rules=tuple(found.items())),
+        {name: off for name, (_, off) in shares.items()},
+        latencies,
+        efficiency_error,
+        float(np.sqrt(np.mean(np.square(residuals)))) if residuals else 0.0,
+        len(seen),
+    )
+
+
+def _terms(system: System, library: Library, level: str, one: Observation) -> tuple[float, float]:
+    """The model's seconds at full bandwidth without latency, and how often the level's latency counts."""
+    assert one.collective is not None
+    goal = next(goal for goal, collective in FLAT.items() if collective is one.collective)
+
+    def seconds(latency: float, bandwidth: float | None) -> float:
+        levels = tuple(
+            replace(each, link=replace(each.link, latency=latency, bandwidth=bandwidth or each.link.bandwidth))
+            for each in system.levels
+        )
+        placement = by_level(replace(system, levels=levels))
+        model = CostModel(layout_of(placement, [level]), library, one.bytes)
+        return model.seconds(flat_program(goal, 1), goal)
+
+    return seconds(0.0, None), seconds(1.0, LARGE)
+
+
+def _send_share(system: System, number: int, sends: Sequence[Observation]) -> tuple[float, float]:
+    """Which share of a level's bandwidth the sends between two of its instances reached, and its error.
+
+    All devices of an instance send at once, so that the level's port is full, unless their own ports are slower.
+    """
+    counts = system.counts
+    inside = prod(counts[number + 1 :])
+    pairs = inside if any(not one.alone for one in sends) else 1
+    own = system.levels[number].link.bandwidth or 1.0
+    inner = [
+        (level.link.bandwidth or 1.0) * pairs / prod(counts[k + 1 :])
+        for k, level in enumerate(system.levels)
+        if k > number and pairs >= prod(counts[k + 1 :])
+    ]
+    limit = min([own, *inner])
+    chosen = sorted((one.bytes, one.seconds) for one in sends if one.alone == (pairs == 1 and inside > 1))
+    sizes = np.array([size * pairs for size, _ in chosen], dtype=float)
+    times = np.array([seconds for _, seconds in chosen])
+    if len(chosen) == 1:
+        return float(sizes[0] / times[0] / limit), 0.0
+    rows = np.stack([sizes / limit / times, 1 / times], axis=1)
+    solution, error, _ = _least_squares(rows, np.ones(len(times)))
+    return float(1 / solution[0]), float(error[0] / solution[0])
+
+
+def _least_squares(
+    rows: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", values: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+) -> tuple[list[float], list[float], list[float]]:
+    """The solution, its standard errors, and the residuals; a negative last unknown is taken for zero."""
+    solution, *_ = np.linalg.lstsq(rows, values, rcond=None)
+    if solution[-1] < 0:
+        solution = np.append(np.linalg.lstsq(rows[:, :-1], values, rcond=None)[0], 0.0)
+    left = values - rows @ solution
+    freedom = max(len(values) - rows.shape[1], 1)
+    scale = float(left @ left) / freedom
+    covariance = np.linalg.pinv(rows.T @ rows) * scale
+    return list(solution), list(np.sqrt(np.maximum(np.diag(covariance), 0.0))), list(left)

@@ -1,0 +1,105 @@
+"""Observations from logs that people have already: the output of nccl-tests and of the OSU microbenchmarks."""
+
+import re
+from pathlib import Path
+
+from meshwright.errors import SpecError
+from meshwright.measure.calibrate import Observation
+from meshwright.program import Collective
+
+_NCCL = {
+    "all_reduce": Collective.ALL_REDUCE,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "all_gather": Collective.ALL_GATHER,
+    "reduce": Collective.REDUCE,
+    "broadcast": Collective.BROADCAST,
+    "sendrecv": None,
+}
+_OSU = {
+    "Allreduce": Collective.ALL_REDUCE,
+    "Reduce_scatter": Collective.REDUCE_SCATTER,
+    "Allgather": Collective.ALL_GATHER,
+    "Reduce": Collective.REDUCE,
+    "Broadcast": Collective.BROADCAST,
+    "Bcast": Collective.BROADCAST,
+}
+
+
+def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
+    """The observations in a log of nccl-tests or OSU microbenchmarks that ran inside one level, with so many ranks.
+
+    Sizes are what each device holds: for a reduce-scatter what it gives, for an all-gather what it ends with.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise SpecError(f"cannot read the log {str(path)!r}: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if found := re.match(r"#\s*OSU MPI(?:-CUDA)?\s+(?:Non-blocking )?(\w+)(?:\s+\w+)*\s+Test", line):
+            return _osu(path, lines, number, found[1], level, ranks)
+        if found := re.search(r"Collective test starting:\s*(\w+?)_perf", line):
+            return _nccl(path, lines, number, found[1], level)
+    for name in _NCCL:  # older nccl-tests do not say which they are, but their files often do
+        if re.search(rf"(?<![a-z]){name}(?![a-z_])", path.stem) and any("out-of-place" in line for line in lines):
+            return _nccl(path, lines, 0, name, level)
+    raise SpecError(
+        f"{path} line 1: expected the output of nccl-tests ('# Collective test starting: all_reduce_perf', or a file "
+        "name like all_reduce.log) or of an OSU microbenchmark ('# OSU MPI Allreduce Latency Test')"
+    )
+
+
+def _nccl(path: Path, lines: list[str], after: int, name: str, level: str) -> list[Observation]:
+    """Rows of `size count type redop root time algbw busbw …`; the time is in microseconds."""
+    if name not in _NCCL:
+        raise SpecError(f"{path} line {after}: {name} is none of {', '.join(_NCCL)}")
+    found = []
+    for number, line in enumerate(lines[after:], after + 1):
+        words = line.split()
+        if not words or line.lstrip().startswith("#"):
+            continue
+        if not words[0].isdecimal():
+            continue  # warnings and notes between the rows
+        if len(words) < 8 or not _is_number(words[5]):
+            raise SpecError(
+                f"{path} line {number}: expected size, count, type, redop, root, time, …, not {line.strip()!r}"
+            )
+        size, seconds = int(words[0]), float(words[5]) * 1e-6
+        if size > 0 and seconds > 0:
+            found.append(Observation(level, _NCCL[name], size, seconds))
+    return _some(path, found)
+
+
+def _osu(path: Path, lines: list[str], after: int, name: str, level: str, ranks: int) -> list[Observation]:
+    """Rows of `size latency`, in microseconds, or `size bandwidth`, in MB/s."""
+    if name not in _OSU and name not in ("Latency", "Bandwidth"):
+        known = ", ".join([*_OSU, "Latency", "Bandwidth"])
+        raise SpecError(f"{path} line {after}: the OSU test {name!r} is none of {known}")
+    found = []
+    for number, line in enumerate(lines[after:], after + 1):
+        words = line.split()
+        if not words or line.lstrip().startswith("#"):
+            continue
+        if len(words) < 2 or not words[0].isdecimal() or not _is_number(words[1]):
+            raise SpecError(f"{path} line {number}: expected a size and a time or bandwidth, not {line.strip()!r}")
+        size, value = int(words[0]), float(words[1])
+        if size == 0 or value <= 0:
+            continue
+        seconds = size / (value * 1e6) if name == "Bandwidth" else value * 1e-6
+        # OSU's all-gather names the size of one rank's part.
+        whole = size * ranks if name == "Allgather" else size
+        found.append(Observation(level, _OSU.get(name), whole, seconds))
+    return _some(path, found)
+
+
+def _some(path: Path, found: list[Observation]) -> list[Observation]:
+    if not found:
+        raise SpecError(f"{path} has no measurements; was the run cut off?")
+    return found
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
