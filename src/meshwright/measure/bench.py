@@ -149,7 +149,6 @@ def measure(
     """Measure what is not measured yet. Every rank calls this; the first one has the records, and may watch the
     links.
     """
-    watched = bool(engine.shared(watch is not None))
     for case in wanted:
         todo = list(zip(case.kinds, case.measurements(engine.name), strict=True))
         skip = engine.shared([records is not None and measurement.id in records.done for _, measurement in todo])
@@ -162,7 +161,7 @@ def measure(
             if records is not None:
                 progress(measurement)
                 records.start(measurement)
-            result = _measured(engine, case, number, measurement, patience, dtype, watch, watched)
+            result = _measured(engine, case, number, measurement, patience, dtype, watch)
             if records is not None:
                 records.add(result)
 
@@ -175,7 +174,6 @@ def _measured(
     patience: Patience,
     dtype: str,
     watch: Watch | None,
-    watched: bool,
 ) -> Measurement:
     payload = payloads(case.plan, dtype)[number or 0]
     engine.prepare(payload)
@@ -185,14 +183,13 @@ def _measured(
             return engine.send(case.sends)
         return engine.run(number is None, case.alone)
 
-    once()
+    links = None
+    if watch is None:
+        once()
+    else:
+        links = watch(once)
     if not case.sends and not case.alone and (faults := engine.everyone(check_results(engine, payload))):
         return replace(measurement, failed=f"wrong result: {faults[0]}")
-    links: dict[str, int] | None = None
-    if watch is not None:
-        links = watch(once)
-    elif watched:
-        once()
     seconds: list[float] = []
     while not patience.enough(seconds):
         seconds.append(once())

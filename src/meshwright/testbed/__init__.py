@@ -220,6 +220,7 @@ def _build(network: Network) -> None:
             ("ipv6/conf/all/disable_ipv6", "1"),
             ("ipv6/conf/default/disable_ipv6", "1"),
             ("ipv4/tcp_congestion_control", "reno"),
+            ("ipv4/tcp_slow_start_after_idle", "0"),
         )
     )
     for namespace in network.namespaces:

@@ -78,8 +78,9 @@ def _gloo_reduce_scatter(
     running = pieces[me - 1]
     for left in range(size - 2, -1, -1):
         arriving = buffers[left % 2]
-        sending = dist.isend(running, following, group)
+        # In this order: with the send first, gloo often takes the two ways of a connection one after the other.
         receiving = dist.irecv(arriving, previous, group)
+        sending = dist.isend(running, following, group)
         for work in (receiving, sending):
             if work is not None:
                 work.wait()
