@@ -67,6 +67,7 @@ class Testbed:
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # addresses have no names here, which is no news
+            "OMP_NUM_THREADS": "1",  # many ranks share few cores
             TESTBED: self.network.name,
         }
 

@@ -47,6 +47,8 @@ class TorchEngine:
             raise EngineError(f"cannot join the process group: {first_line(error)}") from error
         self.ranks = (dist.get_rank(),)
         self._one_clock = TESTBED in os.environ
+        if self._one_clock:
+            torch.set_num_threads(1)  # PyTorch may have been loaded before the environment said so
         self._reducer: Reducer | None = None
         self._whole: dict[tuple[int, ...], Any] = {}
 
