@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from meshwright.errors import (
     EngineError,
@@ -69,8 +70,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """The engines, loaded when they are first asked for: each needs a library of its own."""
-    if name in ("torch", "jax", "mpi"):
-        return import_module(f"meshwright.{name}")
-    raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+if TYPE_CHECKING:
+    from meshwright import jax as jax
+    from meshwright import mpi as mpi
+    from meshwright import torch as torch
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        """The engines, loaded when they are first asked for: each needs a library of its own."""
+        if name in ("torch", "jax", "mpi"):
+            return import_module(f"meshwright.{name}")
+        raise AttributeError(f"module 'meshwright' has no attribute {name!r}")

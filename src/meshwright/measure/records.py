@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from meshwright.errors import SpecError
 
@@ -66,11 +66,11 @@ class Records:
         try:
             if not fresh:
                 self._load()
-            self._file = path.open("a", encoding="utf-8")
-            if fresh:
-                self._write({"format": FORMAT, "version": VERSION})
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise SpecError(f"cannot write measurements to {str(path)!r}: {error}") from None
+        if fresh:
+            self._write({"format": FORMAT, "version": VERSION})
 
     def _load(self) -> None:
         whole = _whole_lines(self.path)
@@ -95,15 +95,23 @@ class Records:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
-            self._file.flush()
+            self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             os.fsync(self._file.fileno())
         except OSError as error:
+            self._file.close()
             raise SpecError(f"cannot write measurements to {str(self.path)!r}: {error}") from None
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def __enter__(self) -> Self:
+        """Use it for the time of a with statement."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
 
 
 def read_measurements(path: Path) -> list[Measurement]:

@@ -1,0 +1,220 @@
+"""The study: the whole evaluation on an emulated cluster, with real gloo process groups.
+
+`make study` calibrates on systems and payloads of its own, then measures every placement, every reduction, and for each
+every program of at most three steps and the ten best predicted of at most five, on three systems. What is measured
+already is not measured again. It needs root. `python -m benchmarks.study --report` only writes the report.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from meshwright import Reduction, load_library, parse_axes, parse_system, placements
+from meshwright.cli.measuring import Where, measure_cases
+from meshwright.measure.accuracy import Pair, Report, join, report
+from meshwright.measure.bench import Case, Patience, cases
+from meshwright.measure.calibrate import Fit, fit, microbenchmarks, observations
+from meshwright.measure.records import Measurement, read_measurements
+from meshwright.profiles import Library
+from meshwright.system import System
+from meshwright.testbed import temporary
+
+RESULTS = Path(__file__).parent / "results"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "study.md"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A system that is studied, and the one that is calibrated on: other rates, other payloads."""
+
+    system: str
+    axes: str
+    bytes: int
+    calibration: str
+    sizes: tuple[int, ...]
+
+    def file(self, folder: Path, kind: str) -> Path:
+        """Where its measurements are, of the study or of the calibration."""
+        return folder / f"{kind}-{'x'.join(str(level.count) for level in parse_system(self.system).levels)}.jsonl"
+
+
+PARTS = (
+    Part(
+        "node=2@20Mbit/s,gpu=8@200Mbit/s",
+        "data=4,shard=4",
+        1 << 19,
+        "node=2@40Mbit/s,gpu=8@100Mbit/s",
+        (3 << 18, 3 << 19),
+    ),
+    Part(
+        "node=4@20Mbit/s,gpu=4@200Mbit/s",
+        "data=4,shard=4",
+        1 << 19,
+        "node=4@40Mbit/s,gpu=4@100Mbit/s",
+        (3 << 18, 3 << 19),
+    ),
+    Part(
+        "rack=2@20Mbit/s,node=2@50Mbit/s,gpu=4@200Mbit/s",
+        "data=2,shard=2,tensor=4",
+        1 << 18,
+        "rack=2@30Mbit/s,node=2@40Mbit/s,gpu=4@100Mbit/s",
+        (3 << 18, 3 << 19),
+    ),
+)
+PATIENCE = Patience(least=2, most=5, width=0.02, budget=1.0)
+MINIATURE = Part(
+    "node=2@20Mbit/s,gpu=2@100Mbit/s", "data=2,shard=2", 1 << 17, "node=2@40Mbit/s,gpu=2@80Mbit/s", (3 << 16,)
+)
+
+
+def study_cases(part: Part, library: Library, every: int = 3, best: int = 10) -> list[Case]:
+    """All placements and reductions of a part; those whose groups are the same are measured once."""
+    system = parse_system(part.system)
+    axes = parse_axes(part.axes)
+    reductions = [
+        Reduction(over, part.bytes) for count in range(1, len(axes) + 1) for over in combinations(axes, count)
+    ]
+    found: dict[object, Case] = {}
+    for placement in placements(system, axes):
+        for case in cases([placement], reductions, library, every, best):
+            groups = placement.groups(case.reduction.axes)
+            hierarchy = case.plan.hierarchy(case.plan.reductions[0])
+            found.setdefault((groups, hierarchy), case)
+    return list(found.values())
+
+
+def measure_part(part: Part, library: Library, folder: Path) -> None:
+    """Calibrate, then measure."""
+    nominal = parse_system(part.calibration)
+    with temporary(nominal, "study") as bed:
+        measure_cases(
+            bed.system,
+            microbenchmarks(nominal, library, part.sizes),
+            part.file(folder, "calibration"),
+            Where("torch", "study", False, PATIENCE, 60.0),
+        )
+    with temporary(parse_system(part.system), "study") as bed:
+        measure_cases(
+            bed.system,
+            study_cases(part, library),
+            part.file(folder, "study"),
+            Where("torch", "study", False, PATIENCE, 90.0),
+        )
+
+
+def calibrated(part: Part, library: Library, folder: Path) -> tuple[System, Library, Fit]:
+    """The system that is predicted with: configured rates, corrected as far as the calibration tells."""
+    nominal = parse_system(part.calibration)
+    found = fit(nominal, library, observations(read_measurements(part.file(folder, "calibration"))))
+    levels = []
+    for level, before, after in zip(parse_system(part.system).levels, nominal.levels, found.system.levels, strict=True):
+        share = (after.link.bandwidth or 1.0) / (before.link.bandwidth or 1.0)
+        link = replace(level.link, bandwidth=(level.link.bandwidth or 1.0) * share, latency=after.link.latency)
+        levels.append(replace(level, link=link))
+    return replace(parse_system(part.system), levels=tuple(levels)), found.library, found
+
+
+def joined(part: Part, library: Library, folder: Path, with_calibration: bool = True) -> list[Pair]:
+    """Measurements and predictions of a part."""
+    measured = read_measurements(part.file(folder, "study"))
+    if not with_calibration:
+        return join(measured, library)
+    system, fitted, _ = calibrated(part, library, folder)
+    return join(measured, fitted, system)
+
+
+def write_report(parts: tuple[Part, ...], library: Library, folder: Path, out: Path, document: Path) -> dict[str, Any]:
+    """The figures as JSON and as a page."""
+    rows: dict[str, Report] = {}
+    everything: list[Pair] = []
+    plain: list[Pair] = []
+    for part in parts:
+        pairs = joined(part, library, folder)
+        rows[part.system] = report(pairs)
+        everything += pairs
+        plain += joined(part, library, folder, with_calibration=False)
+    total = {"all": report(everything), "all, not calibrated": report(plain)}
+    failed = [
+        one.failed
+        for part in parts
+        for one in read_measurements(part.file(folder, "study"))
+        if isinstance(one, Measurement) and one.failed
+    ]
+    data = {"failed": failed, "systems": {name: _plain(each) for name, each in (rows | total).items()}}
+    out.write_text(json.dumps(data, indent=1) + "\n")
+    document.write_text(_page(rows | total, parts))
+    return data
+
+
+def _plain(each: Report) -> dict[str, Any]:
+    return {**asdict(each), "top": {str(k): share for k, share in each.top.items()}}
+
+
+def _page(rows: dict[str, Report], parts: tuple[Part, ...]) -> str:
+    figures: list[tuple[str, Callable[[Report], str], str]] = [
+        ("placements and reductions", lambda r: str(r.pairs), ""),
+        ("programs measured", lambda r: str(r.programs), ""),
+        ("slowest over fastest placement, library's default", lambda r: f"{r.spread:.1f}x", "up to 448x"),
+        ("cases where a program beats the default", lambda r: f"{r.share:.0%}", "69%"),
+        ("mean speedup in those cases", lambda r: f"{r.mean_speedup:.2f}x", "1.27x"),
+        ("best speedup", lambda r: f"{r.best_speedup:.2f}x", "2.04x"),
+        ("fastest is the best predicted", lambda r: f"{r.top[1]:.0%}", ""),
+        ("fastest is among the 3 best predicted", lambda r: f"{r.top[3]:.0%}", ""),
+        ("fastest is among the 5 best predicted", lambda r: f"{r.top[5]:.0%}", ""),
+        ("fastest is among the 10 best predicted", lambda r: f"{r.top[10]:.0%}", "above 90%"),
+        ("error of predicted times, median", lambda r: f"{r.median_error:.1%}", ""),
+        ("error of predicted times, 90th percentile", lambda r: f"{r.worst_tenth_error:.1%}", ""),
+        ("rank correlation of predicted and measured", lambda r: f"{r.correlation:.3f}", ""),
+        ("fastest program over the bound, median", lambda r: f"{r.over_bound:.2f}x", ""),
+        ("noise: median spread of repetitions", lambda r: f"{r.noise:.1%}", ""),
+    ]
+    lines = [
+        "# The study: real process groups on an emulated cluster",
+        "",
+        "Written by `make study`; the measurements are in `benchmarks/results`. Each device is a network namespace of",
+        "one Linux machine, and every link is shaped in both directions, so that the links and not the processors are the",
+        "bottleneck; the collectives are those of PyTorch's gloo, through `meshwright.torch`. Every placement, every",
+        "reduction, every program of at most 3 steps and the 10 best predicted of at most 5. Times are medians of the",
+        "slowest rank. Predictions are made with a calibration on other rates and payloads.",
+        "",
+        f"| figure | {' | '.join(rows)} | the paper |",
+        f"|---|{'---|' * (len(rows) + 1)}",
+    ]
+    for name, show, paper in figures:
+        lines.append(f"| {name} | {' | '.join(show(each) for each in rows.values())} | {paper} |")
+    lines += [
+        "",
+        "A program within the noise of the fastest counts as fastest.",
+        "",
+        "| studied | payload | axes | calibrated on |",
+        "|---|---|---|---|",
+    ]
+    for part in parts:
+        lines.append(f"| {part.system} | {part.bytes >> 10} KiB | {part.axes} | {part.calibration} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--parts", type=int, default=len(PARTS), help="only the first so many systems")
+    chosen = parser.parse_args()
+    library = load_library("gloo")
+    parts = PARTS[: chosen.parts]
+    started = time.monotonic()
+    if not chosen.report:
+        for part in parts:
+            measure_part(part, library, RESULTS)
+            print(f"{part.system}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    write_report(parts, library, RESULTS, RESULTS / "study.json", DOCUMENT)
+    print(DOCUMENT.read_text())
+
+
+if __name__ == "__main__":
+    main()

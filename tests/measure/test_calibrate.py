@@ -1,0 +1,120 @@
+"""Fits find what was put in."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright import Collective, SpecError, load_library, parse_system
+from meshwright.cost import CostModel
+from meshwright.layout import layout_of
+from meshwright.measure.calibrate import Observation, by_level, fit, microbenchmarks, observations
+from meshwright.measure.records import SEND, Measurement
+from meshwright.plan import FLAT, flat_program
+from meshwright.profiles import Library
+from meshwright.system import System
+from meshwright.systemfile import system_document
+
+GUESS = parse_system("node=4@10MB/s,gpu=4@100MB/s")
+TRUTH = parse_system("node=4@9MB/s+2ms,gpu=4@80MB/s+500us")
+SIZES = (1 << 19, 1 << 20, 1 << 21)
+
+
+def with_efficiency(library: Library, values: dict[Collective, float]) -> Library:
+    rules = tuple(
+        (kind, tuple(replace(rule, efficiency=values.get(kind, 1.0)) for rule in rules))
+        for kind, rules in library.rules
+    )
+    return replace(library, rules=rules)
+
+
+def made_up(system: System, library: Library, noise: float = 0.0) -> list[Observation]:
+    """What the model says would be observed."""
+    found = []
+    for level in system.levels:
+        for size in SIZES:
+            for number, (goal, collective) in enumerate(FLAT.items()):
+                model = CostModel(layout_of(by_level(system), [level.name]), library, size)
+                wobble = 1 + noise * (-1) ** (number + size.bit_length())
+                found.append(
+                    Observation(level.name, collective, size, model.seconds(flat_program(goal, 1), goal) * wobble)
+                )
+            inside = 4 if level.name == "node" else 1
+            assert level.link.bandwidth
+            found.append(Observation(level.name, None, size, 0.003 + size * inside / level.link.bandwidth))
+    return found
+
+
+EFFICIENCY = {
+    Collective.ALL_REDUCE: 0.95,
+    Collective.ALL_GATHER: 0.8,
+    Collective.BROADCAST: 1.0,
+    Collective.REDUCE: 0.9,
+}
+
+
+def test_bandwidth_latency_and_efficiency_are_found() -> None:
+    library = with_efficiency(load_library("gloo"), EFFICIENCY)
+    found = fit(GUESS, load_library("gloo"), made_up(TRUTH, library))
+    for level, truth in zip(found.system.levels, TRUTH.levels, strict=True):
+        assert level.link.bandwidth == pytest.approx(truth.link.bandwidth, rel=1e-6)
+        assert level.link.latency == pytest.approx(truth.link.latency, rel=1e-4)
+    rules = dict(found.library.rules)
+    for kind, value in EFFICIENCY.items():
+        assert rules[kind][-1].efficiency == pytest.approx(value, rel=1e-4)
+    assert found.residual < 1e-6
+    assert max(found.efficiency_error.values()) < 1e-4
+    assert found.library.name == "gloo-calibrated"
+
+
+def test_noise_shows_in_the_errors() -> None:
+    library = with_efficiency(load_library("gloo"), EFFICIENCY)
+    found = fit(GUESS, load_library("gloo"), made_up(TRUTH, library, noise=0.05))
+    assert 0.01 < found.residual < 0.1
+    assert max(found.efficiency_error.values()) > 0.01
+    rules = dict(found.library.rules)
+    assert rules[Collective.ALL_GATHER][-1].efficiency == pytest.approx(0.8, rel=0.15)
+
+
+def test_levels_that_nothing_tells_about_stay_as_they_were() -> None:
+    library = load_library("gloo")
+    inner = [one for one in made_up(TRUTH, library) if one.level == "gpu"]
+    found = fit(GUESS, library, inner)
+    assert found.system.levels[0].link.latency == 0
+    assert found.system.levels[0].link.bandwidth == pytest.approx(10e6, rel=1e-3)
+    assert set(found.latency_error) == {"gpu"}
+
+
+def test_nothing_to_calibrate_from() -> None:
+    with pytest.raises(SpecError, match="there is nothing to calibrate from"):
+        fit(GUESS, load_library("gloo"), [])
+
+
+def test_microbenchmarks_cover_levels_collectives_and_sends() -> None:
+    wanted = microbenchmarks(GUESS, load_library("gloo"), [1 << 20])
+    kinds = [(one.over[0], one.program, one.alone) for case in wanted for one in case.measurements("torch")]
+    for level in ("node", "gpu"):
+        for collective in Collective:
+            assert (level, f"{collective} all", False) in kinds
+        assert (level, "AllReduce all", True) in kinds
+        assert (level, SEND, False) in kinds
+    assert ("node", SEND, True) in kinds
+    assert len(kinds) == len(set(kinds)) == 15
+    sends = {case.sends for case in wanted if case.sends}
+    assert sends == {((0, 4),), ((0, 4), (1, 5), (2, 6), (3, 7)), ((0, 1),)}
+    assert len(microbenchmarks(GUESS, load_library("gloo"), [1 << 20], rooted=False)) == 11
+
+
+def test_only_what_fills_one_level_is_an_observation() -> None:
+    base = Measurement(
+        system_document(GUESS), ["node", "gpu"], [[4, 1], [1, 4]], ["gpu"], "all-reduce", 8, "AllReduce all", "torch"
+    )
+    timed = replace(base, seconds=[3.0, 1.0, 2.0])
+    others = [
+        base,
+        replace(timed, failed="x"),
+        replace(timed, over=["node", "gpu"]),
+        replace(timed, program="default"),
+        replace(timed, axes=["data", "shard"]),
+    ]
+    assert observations([timed, *others]) == [Observation("gpu", Collective.ALL_REDUCE, 8, 2.0)]
+    assert observations([replace(timed, program=SEND, alone=True)]) == [Observation("gpu", None, 8, 2.0, True)]

@@ -1,0 +1,175 @@
+"""Measuring for real, on a testbed: a miniature of the study. Results and bytes are asserted, never times."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from benchmarks.study import MINIATURE, joined, study_cases, write_report
+
+from meshwright import load_library, parse_program, parse_system
+from meshwright.cli.measuring import Where, measure_cases
+from meshwright.cost import CostModel
+from meshwright.layout import layout_of
+from meshwright.measure.bench import Patience
+from meshwright.measure.calibrate import microbenchmarks
+from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
+from meshwright.placement import Placement
+from meshwright.testbed import Testbed
+from tests.cli.test_verbs import run, run_json
+
+GLOO = load_library("gloo")
+ONCE = Patience(least=1, most=1)
+
+
+def test_the_study_in_miniature(emulate: Callable[[str], Testbed], tmp_path: Path) -> None:
+    bed = emulate(MINIATURE.calibration)
+    at = Where("torch", bed.network.name, False, ONCE, 60.0)
+    calibration = microbenchmarks(parse_system(MINIATURE.calibration), GLOO, MINIATURE.sizes)
+    measure_cases(bed.system, calibration, MINIATURE.file(tmp_path, "calibration"), at)
+    bed = emulate(MINIATURE.system)
+    at = Where("torch", bed.network.name, False, ONCE, 60.0)
+    wanted = study_cases(MINIATURE, GLOO, every=2, best=3)
+    measure_cases(bed.system, wanted, MINIATURE.file(tmp_path, "study"), at)
+    found = read_measurements(MINIATURE.file(tmp_path, "study"))
+    assert len(found) == sum(len(case.kinds) for case in wanted) > 20
+    assert [one.failed for one in found] == [None] * len(found)
+    checked = 0
+    for one in found:
+        expected = expected_bytes(one.program, one.matrix, one.over, one.bytes)
+        if one.links is None or expected is None:
+            continue
+        for level, size in expected.items():
+            if size > 50_000:  # beside which the ranks' own messages are small
+                assert one.links[level] == pytest.approx(size, rel=0.03, abs=20_000), (one.program, level)
+                checked += 1
+    assert checked > 20
+    assert sum(counter.drops for counter in bed.counters()) == 0
+    data = write_report((MINIATURE,), GLOO, tmp_path, tmp_path / "study.json", tmp_path / "study.md")
+    assert data["failed"] == []
+    assert data["systems"][MINIATURE.system]["pairs"] == len(wanted) == len(joined(MINIATURE, GLOO, tmp_path))
+    assert "| best speedup |" in (tmp_path / "study.md").read_text()
+
+
+def expected_bytes(program: str, matrix: list[list[int]], over: list[str], size: int) -> dict[str, float] | None:
+    """What the model says crosses the busiest link of each level, for programs whose phases all load the same one."""
+    if program == DEFAULT_PROGRAM:
+        return None
+    placement = Placement(parse_system(MINIATURE.system), ("data", "shard"), matrix)  # type: ignore[arg-type]
+    model = CostModel(layout_of(placement, over), GLOO, size)
+    steps = model.steps(parse_program(program, model.layout.hierarchy))
+    if any(word in program for word in ("Reduce all", "Reduce inside", "Reduce across", "masters", "Broadcast")):
+        return None  # roots load some links more than others, and not the same ones each time
+    found: dict[str, float] = {}
+    for step in steps:
+        for phase in step.phases:
+            for load in phase.loads:
+                found[load.level] = found.get(load.level, 0.0) + load.bytes
+    return found
+
+
+def bench(bed: Testbed, out: Path, *more: str) -> list[str]:
+    system = "node=2@20Mbit/s,gpu=2@100Mbit/s"
+    arguments = ["bench", "--system", system, "--axes", "data=4", "--reduce", "data=64KiB", "--out", str(out)]
+    return [*arguments, "--testbed", bed.network.name, "--library", "gloo", "--every", "2", "--best", "0", *more]
+
+
+def test_a_rank_that_dies_is_a_failed_measurement_and_the_rest_goes_on(bed: Testbed, tmp_path: Path) -> None:
+    out = tmp_path / "m.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "meshwright",
+        *bench(bed, out, "--least", "30", "--most", "30", "--timeout", "10s"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (out.exists() and out.read_text().count('"started"') >= 2):
+            time.sleep(0.05)
+        inside = subprocess.run(
+            ["ip", "netns", "pids", bed.network.namespace(2)], capture_output=True, text=True, check=True
+        )
+        os.kill(int(inside.stdout.split()[0]), signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    found = read_measurements(out)
+    failed = [one for one in found if one.failed]
+    assert len(failed) == 1
+    assert failed[0].failed == "rank 2 was ended by signal 9" or "ended with exit code" in str(failed[0].failed)
+    assert len(found) > 4
+    assert all(len(one.seconds) == 30 for one in found if not one.failed)
+
+
+def test_a_killed_run_goes_on_where_it_stopped(bed: Testbed, tmp_path: Path) -> None:
+    out = tmp_path / "m.jsonl"
+    command = [sys.executable, "-m", "meshwright", *bench(bed, out, "--least", "5", "--most", "5")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (out.exists() and out.read_text().count('"seconds"') >= 2):
+            time.sleep(0.05)
+        process.kill()
+    before = out.read_text()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert out.read_text().startswith(before[: before.rfind("\n") + 1])
+    programs = [one.program for one in read_measurements(out)]
+    assert len(programs) == len(set(programs)) == 6
+    figures = run_json("accuracy", str(out), "--library", "gloo")
+    assert figures["programs"] == 5
+    assert set(figures["top"]) == {"1", "3", "5", "10"}
+
+
+def test_bad_input(bed: Testbed, tmp_path: Path) -> None:
+    refused = run(*bench(bed, tmp_path / "no" / "m.jsonl"))
+    assert refused.exit_code == 2
+    assert "cannot write measurements to" in refused.stderr
+    other = run(
+        "bench",
+        "--system",
+        "node=4@1MB/s",
+        "--axes",
+        "a=4",
+        "--reduce",
+        "a=1kB",
+        "--out",
+        str(tmp_path / "m"),
+        "--testbed",
+        bed.network.name,
+    )
+    assert "has the counts (2, 2), not (4,)" in other.stderr
+    absent = run(
+        "bench",
+        "--system",
+        "node=4@1MB/s",
+        "--axes",
+        "a=4",
+        "--reduce",
+        "a=1kB",
+        "--out",
+        str(tmp_path / "m"),
+        "--testbed",
+        "none",
+    )
+    assert absent.exit_code == 3
+    assert "testbed 'none' is not up" in absent.stderr
+    wrong = run(
+        "bench",
+        "--system",
+        "node=4@1MB/s",
+        "--axes",
+        "a=4",
+        "--reduce",
+        "a=1kB",
+        "--out",
+        str(tmp_path / "m"),
+        "--placement",
+        "[[2]]",
+    )
+    assert wrong.exit_code == 2
+    assert "--placement [[2]]" in wrong.stderr
+    assert json.dumps(run("calibrate", "--system", "node=4@1MB/s").stderr).count("say what to calibrate from") == 1
