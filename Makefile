@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench reproduction pictures format clean
+.PHONY: demo test lint types unit bench study reproduction pictures format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -28,6 +28,9 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.hierarchies
 	$(BIN)/python -m benchmarks.engines
 
+study: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.study
+
 reproduction: $(VENV)/.installed
 	$(BIN)/meshwright reproduce --out docs/reproduction.md > /dev/null
 
@@ -50,6 +53,6 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	scripts/install-mpi
+	scripts/install-tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi]"
 	touch $@ $(VENV)/.installed

@@ -207,6 +207,14 @@ def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
     return layout_fault(plan.placement.system, seats)
 
 
+def sizes(todo: Schedule, length: int) -> tuple[int, int, int]:
+    """The elements in a part of a tensor that has been padded, in what a schedule takes, and in what it gives."""
+    width = -(-length // todo.parts)
+    taken = width if todo.goal is Goal.ALL_GATHER else width * todo.parts
+    given = width if todo.goal is Goal.REDUCE_SCATTER else width * todo.parts
+    return width, taken, given
+
+
 def share(length: int, size: int, position: int) -> int:
     """How many elements of a flat whole are in the part of a device: parts are equal, but the last are cut short.
 

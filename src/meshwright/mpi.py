@@ -18,6 +18,7 @@ from meshwright.engine import (
     plan_groups,
     rank_list,
     share,
+    sizes,
 )
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
@@ -214,9 +215,7 @@ class Reducer:
     def _execute(self, part: Part, array: Array, result: Array, op: str) -> None:
         schedule, goal = part.schedule, part.planned.reduction.goal
         length = result.size if goal is Goal.ALL_GATHER else array.size
-        width = -(-length // schedule.parts)
-        taken = width if goal is Goal.ALL_GATHER else width * schedule.parts
-        given = width if goal is Goal.REDUCE_SCATTER else width * schedule.parts
+        width, taken, given = sizes(schedule, length)
         ready = array.flags.c_contiguous and array.size == taken
         source = array.reshape(-1) if ready else self._padded(array, taken)
         if goal in IN_PLACE:

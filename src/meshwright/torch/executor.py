@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import Part, first_line
+from meshwright.engine import Part, first_line, sizes
 from meshwright.errors import EngineError
 from meshwright.program import REDUCING, Goal
 from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
@@ -32,9 +32,7 @@ def execute(
     """
     schedule, goal = part.schedule, part.planned.reduction.goal
     length = result.numel() if goal is Goal.ALL_GATHER else tensor.numel()
-    width = -(-length // schedule.parts)  # elements in a part of the padded tensor
-    taken = width if goal is Goal.ALL_GATHER else width * schedule.parts
-    given = width if goal is Goal.REDUCE_SCATTER else width * schedule.parts
+    width, taken, given = sizes(schedule, length)
     early = operation == "avg" and (goal in IN_PLACE or tensor.dtype is torch.float16)  # halves would overflow
     ready = tensor.is_contiguous() and tensor.numel() == taken and not (early and goal not in IN_PLACE)
     source = tensor.view(-1) if ready else _padded(tensor, allocate(INPUT, taken, tensor))

@@ -4,8 +4,9 @@ The engines differ in how they run a reduction; what is fed to them, what must c
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, Protocol
 
@@ -123,6 +124,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back everything."""
+
+
+def program_call(reducer: Any, payload: Payload, whole: Any) -> Callable[[Any], Any]:
+    """The method of a Reducer for a payload, as a function of what this rank gives; `whole` has room for a gathered
+    one.
+    """
+    method = getattr(reducer, payload.goal.replace("-", "_"))
+    more = {"out": whole} if payload.goal is Goal.ALL_GATHER else {}
+    return partial(method, over=payload.number, **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from meshwright.engine import share
 from meshwright.mpi import Reducer
 from meshwright.plan import Plan
 from meshwright.program import Goal
-from meshwright.trials import Array, Payload
+from meshwright.trials import Array, Payload, program_call
 from meshwright.watchdog import Watchdog
 
 
@@ -52,6 +52,8 @@ class MpiEngine:
         self._payload = payload
         self._given = payload.given(self._comm.rank)
         self._buffer = self._given.copy()
+        assert self._reducer is not None
+        self._program = program_call(self._reducer, payload, np.empty(payload.length, self._buffer.dtype))
         self._left: Array | None = None
 
     def run(self, default: bool, alone: bool = False) -> float:
@@ -66,7 +68,7 @@ class MpiEngine:
                 with self._watchdog("the library's own collective"):
                     self._left = self._default()
             else:
-                self._left = self._program()
+                self._left = self._program(self._buffer)
         return self._slowest(time.perf_counter() - started)
 
     def _slowest(self, seconds: float) -> float:
@@ -86,20 +88,6 @@ class MpiEngine:
                 self._comm.Recv(self._buffer, sender)
                 self._comm.send(None, sender)
         return self._slowest(time.perf_counter() - started)
-
-    def _program(self) -> Array:
-        number, buffer, reducer = self._payload.number, self._buffer, self._reducer
-        assert reducer is not None
-        goal = self._payload.goal
-        if goal is Goal.ALL_REDUCE:
-            return reducer.all_reduce(buffer, over=number)
-        if goal is Goal.REDUCE:
-            return reducer.reduce(buffer, over=number)
-        if goal is Goal.BROADCAST:
-            return reducer.broadcast(buffer, over=number)
-        if goal is Goal.REDUCE_SCATTER:
-            return reducer.reduce_scatter(buffer, over=number)
-        return reducer.all_gather(buffer, out=np.empty(self._payload.length, buffer.dtype), over=number)
 
     def _default(self) -> Array:
         buffer, goal = self._buffer, self._payload.goal

@@ -15,7 +15,7 @@ from meshwright.plan import Plan
 from meshwright.program import Goal
 from meshwright.torch import Reducer
 from meshwright.torch.collectives import all_gather, reduce_scatter
-from meshwright.trials import Array, Payload
+from meshwright.trials import Array, Payload, program_call
 
 HEADWAY = 0.02
 """Seconds until a common start: enough for all ranks to hear of it."""
@@ -76,6 +76,8 @@ class TorchEngine:
         self._given = torch.from_numpy(payload.given(self.ranks[0])).to(self._device)
         self._buffer = self._given.clone()
         self._answer = self._given[:1].clone()
+        assert self._reducer is not None
+        self._program = program_call(self._reducer, payload, self._buffer.new_empty(payload.length))
         self._left: torch.Tensor | None = None
         group = payload.group(self.ranks[0])
         self._group, self._root = self._whole[group], group[0]
@@ -87,7 +89,7 @@ class TorchEngine:
         self._left = None
         started = self._start()
         if not alone or 0 in self._payload.group(self.ranks[0]):
-            self._left = self._default() if default else self._program()
+            self._left = self._default() if default else self._program(self._buffer)
             self._synchronize()
         return _largest(time.monotonic() - started)
 
@@ -118,20 +120,6 @@ class TorchEngine:
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-
-    def _program(self) -> torch.Tensor:
-        number, buffer, reducer = self._payload.number, self._buffer, self._reducer
-        assert reducer is not None
-        goal = self._payload.goal
-        if goal is Goal.ALL_REDUCE:
-            return reducer.all_reduce(buffer, over=number)
-        if goal is Goal.REDUCE:
-            return reducer.reduce(buffer, over=number)
-        if goal is Goal.BROADCAST:
-            return reducer.broadcast(buffer, over=number)
-        if goal is Goal.REDUCE_SCATTER:
-            return reducer.reduce_scatter(buffer, over=number)
-        return reducer.all_gather(buffer, out=buffer.new_empty(self._payload.length), over=number)
 
     def _default(self) -> torch.Tensor:
         buffer, group, goal = self._buffer, self._group, self._payload.goal
