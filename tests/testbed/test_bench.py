@@ -1,6 +1,5 @@
 """Measuring for real, on a testbed: a miniature of the study. Results and bytes are asserted, never times."""
 
-import json
 import os
 import signal
 import subprocess
@@ -128,48 +127,14 @@ def test_bad_input(bed: Testbed, tmp_path: Path) -> None:
     refused = run(*bench(bed, tmp_path / "no" / "m.jsonl"))
     assert refused.exit_code == 2
     assert "cannot write measurements to" in refused.stderr
-    other = run(
-        "bench",
-        "--system",
-        "node=4@1MB/s",
-        "--axes",
-        "a=4",
-        "--reduce",
-        "a=1kB",
-        "--out",
-        str(tmp_path / "m"),
-        "--testbed",
-        bed.network.name,
-    )
-    assert "has the counts (2, 2), not (4,)" in other.stderr
-    absent = run(
-        "bench",
-        "--system",
-        "node=4@1MB/s",
-        "--axes",
-        "a=4",
-        "--reduce",
-        "a=1kB",
-        "--out",
-        str(tmp_path / "m"),
-        "--testbed",
-        "none",
-    )
-    assert absent.exit_code == 3
-    assert "testbed 'none' is not up" in absent.stderr
-    wrong = run(
-        "bench",
-        "--system",
-        "node=4@1MB/s",
-        "--axes",
-        "a=4",
-        "--reduce",
-        "a=1kB",
-        "--out",
-        str(tmp_path / "m"),
-        "--placement",
-        "[[2]]",
-    )
-    assert wrong.exit_code == 2
-    assert "--placement [[2]]" in wrong.stderr
-    assert json.dumps(run("calibrate", "--system", "node=4@1MB/s").stderr).count("say what to calibrate from") == 1
+    flat = ["bench", "--system", "node=4@1MB/s", "--axes", "a=4", "--reduce", "a=1kB", "--out", str(tmp_path / "m")]
+    for more, code, message in (
+        (["--testbed", bed.network.name], 2, "has the counts (2, 2), not (4,)"),
+        (["--testbed", "none"], 3, "testbed 'none' is not up"),
+        (["--testbed", bed.network.name, "--engine", "mpi"], 2, "has the counts"),
+        (["--placement", "[[2]]"], 2, "--placement [[2]]"),
+    ):
+        done = run(*flat, *more)
+        assert done.exit_code == code
+        assert message in done.stderr
+    assert "say what to calibrate from" in run("calibrate", "--system", "node=4@1MB/s").stderr

@@ -100,6 +100,10 @@ class Lane:
             future.set_result(result)  # remembers where in the stream it is
         return Work(future)
 
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return (self._last is None or self._last.done()) and not self._busy.locked()
+
     def close(self) -> bool:
         """Finish what is under way; whether nothing has failed."""
         if self._worker is not None:
