@@ -172,7 +172,7 @@ def _page(rows: dict[str, Report], parts: tuple[Part, ...]) -> str:
         ("error of predicted times, 90th percentile", lambda r: f"{r.worst_tenth_error:.1%}", ""),
         ("rank correlation of predicted and measured", lambda r: f"{r.correlation:.3f}", ""),
         ("fastest program over the bound, median", lambda r: f"{r.over_bound:.2f}x", ""),
-        ("noise: median spread of repetitions", lambda r: f"{r.noise:.1%}", ""),
+        ("noise, from the spread of repetitions", lambda r: f"{r.noise:.1%}", ""),
     ]
     lines = [
         "# The study: real process groups on an emulated cluster",

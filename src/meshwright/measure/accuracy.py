@@ -137,6 +137,10 @@ def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float
     return ranks
 
 
+TELL_APART = 2.5
+"""How many times the median spread of a few repetitions two times must differ, to be different with 95% confidence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The figures: of the predictions, and of what was measured."""
@@ -156,10 +160,10 @@ class Report:
 
 
 def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
-    """The figures of some pairs; the noise is the median spread of the repetitions unless given."""
+    """The figures of some pairs; the noise is taken from the repetitions unless given."""
     outcomes = [outcome for pair in pairs for outcome in pair.outcomes]
     if noise is None:
-        noise = median(outcome.spread for outcome in outcomes)
+        noise = TELL_APART * median(outcome.spread for outcome in outcomes)
     errors = sorted(abs(outcome.error) for outcome in outcomes)
     speedups = [pair.speedup for pair in pairs if pair.speedup is not None]
     faster = [speedup for speedup in speedups if speedup > 1 + noise]

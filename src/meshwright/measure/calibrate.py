@@ -1,10 +1,9 @@
 """Calibration: short measurements per level and collective, fitted to bandwidth, latency and the library's efficiency.
 
 Inside one level, the model's time of a collective is linear in two unknowns: its time at full bandwidth over what is
-reached of it, plus its number of messages one after another times the latency. So each level is a linear least-
-squares fit, over all collectives and sizes at once, of relative errors. What all collectives of a level share is the
-level's bandwidth, which the sends between two instances tell best; what a collective has at all levels is the
-library's efficiency.
+reached of it, plus its number of messages one after another times the latency. So each level is a linear least-squares
+fit, over all collectives and sizes at once, of relative errors. Sends between two instances tell a level's bandwidth;
+what a collective reaches beyond or below it, at all levels, is the library's efficiency.
 """
 
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from math import exp, log, prod
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.cost import CostModel
 from meshwright.errors import SpecError
@@ -24,6 +24,12 @@ from meshwright.plan import FLAT, Reduction, flat_program
 from meshwright.profiles import Library
 from meshwright.program import Collective, Goal
 from meshwright.system import System
+
+GUESSED = 0.03
+"""How far off, as a share, the efficiencies that are given may well be."""
+
+FINEST = 0.002
+"""No observation counts for more than one with this error."""
 
 LARGE = 1e30  # bytes per second: so much that only latency counts
 
@@ -105,7 +111,7 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
     if not seen:
         raise SpecError("there is nothing to calibrate from: no send or flat collective inside one level was measured")
     plain = replace(library, rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules))
-    inverse: dict[tuple[str, Collective], tuple[float, float]] = {}  # of the reached share of bandwidth; its error
+    reached: dict[tuple[str, Collective], tuple[float, float]] = {}  # of a level's bandwidth by a collective; its error
     levels = list(system.levels)
     shares: dict[str, tuple[float, float]] = {}
     latencies: dict[str, float] = {}
@@ -130,29 +136,36 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
         solution, error, left = _least_squares(np.array(rows), np.array(weights))
         residuals += left
         for kind, value, off in zip(kinds, solution[:-1], error[:-1], strict=True):
-            inverse[level.name, kind] = float(value), float(off)
+            reached[level.name, kind] = 1 / max(float(value), 1e-9), float(off) / max(float(value), 1e-9)
         latency = max(float(solution[-1]), 0.0)
         latencies[level.name] = float(error[-1]) / latency if latency else 0.0
         levels[number] = replace(level, link=replace(level.link, latency=latency))
-    found = dict(library.rules)
-    efficiency_error: dict[Collective, float] = {}
+    # What a collective reaches beyond or below what the sends of a level do is the library's. That it is what was
+    # guessed counts as an observation too, which noisy ones do not outweigh.
     efficiencies: dict[Collective, float] = {}
-    for kind in Collective:
-        ratios = [
-            (1 / (x * shares.get(name, (1.0, 0.0))[0]), off / x) for (name, k), (x, off) in inverse.items() if k is kind
+    efficiency_error: dict[Collective, float] = {}
+    for kind in sorted({kind for _, kind in reached}):
+        seen_at = [
+            (log(share / shares.get(name, (1.0, 0.0))[0]), off)
+            for (name, k), (share, off) in reached.items()
+            if k == kind
         ]
-        if ratios:
-            efficiencies[kind] = exp(sum(log(ratio) for ratio, _ in ratios) / len(ratios))
-            scatter = max(abs(log(ratio / efficiencies[kind])) for ratio, _ in ratios)
-            efficiency_error[kind] = max(scatter, *(off for _, off in ratios))
-    # No library is better than its links: what exceeds them is theirs.
-    excess = max([1.0, *efficiencies.values()])
+        trust = [max(off, FINEST) ** -2 for _, off in seen_at]
+        best = sum(t * value for t, (value, _) in zip(trust, seen_at, strict=True)) / (sum(trust) + GUESSED**-2)
+        efficiencies[kind] = exp(best)
+        efficiency_error[kind] = max(max(abs(value - best), off) for value, off in seen_at)
+    excess = max([1.0, *efficiencies.values()])  # no library is better than its links: what exceeds them is theirs
+    efficiencies = {kind: value / excess for kind, value in efficiencies.items()}
+    for name in {name for name, _ in reached} | set(shares):
+        share, off = shares.get(name, (1.0, 0.0))
+        shares[name] = share * excess, off
+    found = dict(library.rules)
     for kind, value in efficiencies.items():
-        found[kind] = tuple(replace(rule, efficiency=min(1.0, max(0.001, value / excess))) for rule in found[kind])
+        found[kind] = tuple(replace(rule, efficiency=max(0.001, min(1.0, value))) for rule in found[kind])
     for number, level in enumerate(levels):
-        if level.link.bandwidth is not None and (level.name in shares or efficiencies):
-            share = shares.get(level.name, (1.0, 0.0))[0] * excess
-            levels[number] = replace(level, link=replace(level.link, bandwidth=level.link.bandwidth * share))
+        if level.link.bandwidth is not None and level.name in shares:
+            link = replace(level.link, bandwidth=level.link.bandwidth * shares[level.name][0])
+            levels[number] = replace(level, link=link)
     return Fit(
         replace(system, levels=tuple(levels)),
         replace(library, name=f"{library.name}-calibrated", rules=tuple(found.items())),
@@ -207,7 +220,7 @@ def _send_share(system: System, number: int, sends: Sequence[Observation]) -> tu
 
 
 def _least_squares(
-    rows: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", values: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    rows: NDArray[np.float64], values: NDArray[np.float64]
 ) -> tuple[list[float], list[float], list[float]]:
     """The solution, its standard errors, and the residuals; a negative last unknown is taken for zero."""
     solution, *_ = np.linalg.lstsq(rows, values, rcond=None)
