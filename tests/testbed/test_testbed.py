@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import EngineError, SpecError, parse_system
+from meshwright.measure.records import read_measurements
 from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
 from meshwright.testbed.rates import measure_rates
 from tests.cli.test_verbs import run, run_json
@@ -169,3 +171,31 @@ def test_what_is_known_about_a_testbed_may_be_damaged(monkeypatch: pytest.Monkey
     (tmp_path / "testbed-x.json").write_text(json.dumps({"devices": 1}))
     with pytest.raises(SpecError, match="cannot read what is known about testbed 'x'"):
         find("x")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (Debian: openmpi-bin)")
+def test_mpi_runs_across_the_links(bed: Testbed, tmp_path: Path) -> None:
+    out = tmp_path / "m.jsonl"
+    arguments = ["bench", "--system", SPEC, "--axes", "data=4", "--reduce", "data=256KiB", "--out", str(out)]
+    arguments += ["--engine", "mpi", "--every", "1", "--best", "0", "--least", "1", "--most", "1"]
+    command = [sys.executable, "-m", "meshwright", "testbed", "exec", "--name", bed.network.name, "--mpi", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "-m", "meshwright", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = read_measurements(out)
+    assert [one.program for one in found] == ["default", "AllReduce all"]
+    for one in found:
+        assert one.failed is None
+        assert one.links is not None
+        assert one.links["node"] > 256 * 1024  # at least the bound of an all-reduce between two nodes
+
+
+def test_a_device_is_found_by_its_address(bed: Testbed) -> None:
+    assert bed.device("198.18.0.3") == 2
+    with pytest.raises(SpecError, match=r"has no device with the address '10\.0\.0\.1'"):
+        bed.device("10.0.0.1")

@@ -1,5 +1,7 @@
 """`meshwright testbed`: an emulated cluster on this machine."""
 
+import os
+import subprocess
 import sys
 
 import click
@@ -107,8 +109,9 @@ def check(name: str, as_json: bool, seconds: float) -> None:
 
 @testbed.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @name_option
+@click.option("--mpi", is_flag=True, help="Start the ranks through Open MPI's mpirun.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def exec(name: str, command: tuple[str, ...]) -> None:  # noqa: A001
+def exec(name: str, mpi: bool, command: tuple[str, ...]) -> None:  # noqa: A001
     """Run COMMAND on every device, as ranks of one job: meshwright testbed exec -- python train.py
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as torchrun does. When one
@@ -116,4 +119,16 @@ def exec(name: str, command: tuple[str, ...]) -> None:  # noqa: A001
     """
     if not command:
         raise SpecError("expected a command, as in: meshwright testbed exec -- python train.py")
-    sys.exit(beds.running(name).run(command))
+    bed = beds.running(name)
+    sys.exit(subprocess.run(bed.mpirun(command), check=False).returncode if mpi else bed.run(command))
+
+
+@testbed.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@name_option
+@click.argument("address")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def shell(name: str, address: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND on the device with an address, as ssh would: what mpirun calls."""
+    bed = beds.running(name)
+    words = bed.command(bed.device(address), ["sh", "-c", " ".join(command)])
+    os.execvp(words[0], words)

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,44 @@ class Testbed:
         """The command that runs a command on a device, under a host name of its own that is its address."""
         inside = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.network.address(device)]
         return ["ip", "netns", "exec", self.network.namespace(device), *inside, *command]
+
+    def mpirun(self, command: Sequence[str]) -> list[str]:
+        """The command that runs a command on every device as the ranks of one MPI job, with Open MPI's mpirun.
+
+        mpirun is on the first device, and reaches the others through `meshwright testbed shell` in place of ssh.
+        Messages go over TCP alone, without the shortcut of reading another rank's memory, and ranks that wait give way
+        to others.
+        """
+        settings = {
+            "plm_rsh_agent": f"{sys.executable} -m meshwright testbed shell --name {self.network.name}",
+            "btl": "tcp,self",
+            "btl_tcp_flags": "0x1",
+            "btl_tcp_if_include": INTERFACE,
+            "oob_tcp_if_include": INTERFACE,
+            "mpi_yield_when_idle": "1",
+        }
+        hosts = ",".join(f"{self.network.address(device)}:1" for device in range(self.system.devices))
+        launcher = [
+            "mpirun",
+            "-n",
+            str(self.system.devices),
+            "--host",
+            hosts,
+            "--allow-run-as-root",
+            "--bind-to",
+            "none",
+        ]
+        launcher += [word for name, value in settings.items() for word in ("--mca", name, value)]
+        for name, value in ((TESTBED, self.network.name), ("OMP_NUM_THREADS", "1")):
+            launcher += ["-x", f"{name}={value}"]
+        return self.command(0, [*launcher, *command])
+
+    def device(self, address: str) -> int:
+        """The device with an address."""
+        for device in range(self.system.devices):
+            if self.network.address(device) == address:
+                return device
+        raise SpecError(f"testbed {self.network.name!r} has no device with the address {address!r}")
 
     def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
         """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
