@@ -30,8 +30,8 @@ def test_shared_links_have_a_class_for_each_device() -> None:
     up = [line for line in lines if " u0-1 " in line]
     assert sum("class add" in line and "classid 1:1" in line for line in up) == 7  # one each, and one for the rest
     assert any("match ip src 198.18.0.7/32 flowid 1:10" in line for line in up)
-    assert any("rate 10000000bit ceil 10000000bit" in line for line in up)
-    assert any("rate 1666667bit ceil 10000000bit" in line for line in up)
+    assert sum("rate 10000000bit ceil 10000000bit" in line for line in up) == 1
+    assert sum("rate 8000bit ceil 10000000bit" in line for line in up) == 7
     down = [line for line in lines if " d0-1 " in line]
     assert any("match ip dst 198.18.0.7/32" in line for line in down)
 

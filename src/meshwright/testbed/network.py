@@ -19,6 +19,9 @@ MOST_DEVICES = 256
 INTERFACE = "eth0"
 
 MTU = 9000
+FRAME = MTU + 100
+ASSURED = 8000  # bits per second
+
 QUEUE = 64 * 2**20
 """Bytes that may wait for a link: so many that nothing is dropped."""
 
@@ -157,18 +160,21 @@ class Network:
         return lines
 
     def _shared_shaper(self, interface: str, port: Port, field: str) -> list[str]:
-        """A class for each device, so that concurrent flows share the link evenly."""
-        rate = _bits(port.rate)
-        share = max(_bits(port.rate / len(port.devices)), 8)
+        """A class for each device, so that concurrent flows share the link evenly.
+
+        What a class is assured of it may send whatever the link has to carry, so that is next to nothing: all is
+        borrowed from the link, in turns, and the link's rate holds from the first packet on.
+        """
+        whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {2 * FRAME} cburst {2 * FRAME}"
+        each = f"htb rate {ASSURED}bit ceil {_bits(port.rate)}bit burst {FRAME} cburst {FRAME} quantum {2 * FRAME}"
         lines = [
-            f"qdisc add dev {interface} root handle 1: htb default 1 r2q 100",
-            f"class add dev {interface} parent 1: classid 1:ffff htb rate {rate}bit ceil {rate}bit quantum {2 * MTU}",
-            f"class add dev {interface} parent 1:ffff classid 1:1 htb rate {share}bit ceil {rate}bit quantum {2 * MTU}",
+            f"qdisc add dev {interface} root handle 1: htb default 1",
+            f"class add dev {interface} parent 1: classid 1:ffff {whole}",
+            f"class add dev {interface} parent 1:ffff classid 1:1 {each}",
         ]
         for number, device in enumerate(port.devices, 0x10):
             lines += [
-                f"class add dev {interface} parent 1:ffff classid 1:{number:x} htb rate {share}bit ceil {rate}bit "
-                f"quantum {2 * MTU}",
+                f"class add dev {interface} parent 1:ffff classid 1:{number:x} {each}",
                 f"qdisc add dev {interface} parent 1:{number:x} tbf rate 10gbit burst {SPLIT_BURST} limit {QUEUE}",
                 f"filter add dev {interface} parent 1: protocol ip prio 1 "
                 f"u32 match ip {field} {self.address(device)}/32 flowid 1:{number:x}",
