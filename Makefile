@@ -54,5 +54,5 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	scripts/install-tools
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report]"
 	touch $@ $(VENV)/.installed

@@ -1,12 +1,14 @@
 """The figures of measurements whose truth is known."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from meshwright import Reduction, SpecError, load_library, parse_system, placements
 from meshwright.measure.accuracy import join, report
 from meshwright.measure.bench import cases
+from meshwright.measure.plots import scatter
 from meshwright.measure.records import Measurement
 
 SYSTEM = parse_system("node=2@1GB/s,gpu=4@8GB/s")
@@ -86,3 +88,11 @@ def test_another_system_must_have_the_same_shape() -> None:
     assert report(join(measured(), RING, faster)).median_error == pytest.approx(0.5)
     with pytest.raises(SpecError, match="has the counts"):
         join(measured(), RING, parse_system("node=4@1GB/s,gpu=2@8GB/s"))
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    scatter(join(measured(1.25), RING), tmp_path / "accuracy.svg")
+    text = (tmp_path / "accuracy.svg").read_text()
+    assert "measured seconds" in text or "<svg" in text
+    with pytest.raises(SpecError, match="cannot draw"):
+        scatter(join(measured(), RING), tmp_path / "no" / "accuracy.svg")
