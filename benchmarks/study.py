@@ -7,6 +7,7 @@ already is not measured again. It needs root. `python -m benchmarks.study --repo
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -69,7 +70,7 @@ PARTS = (
 )
 PATIENCE = Patience(least=2, most=5, width=0.02, budget=1.0)
 MINIATURE = Part(
-    "node=2@20Mbit/s,gpu=2@100Mbit/s", "data=2,shard=2", 1 << 17, "node=2@40Mbit/s,gpu=2@80Mbit/s", (3 << 16,)
+    "node=2@40Mbit/s,gpu=2@200Mbit/s", "data=2,shard=2", 1 << 21, "node=2@60Mbit/s,gpu=2@100Mbit/s", (3 << 16,)
 )
 
 
@@ -89,22 +90,28 @@ def study_cases(part: Part, library: Library, every: int = 3, best: int = 10) ->
     return list(found.values())
 
 
-def measure_part(part: Part, library: Library, folder: Path) -> None:
+def miniature_cases(library: Library) -> list[Case]:
+    """What CI measures."""
+    return study_cases(MINIATURE, library, every=2, best=3)
+
+
+def measure_part(part: Part, wanted: list[Case], library: Library, folder: Path, patience: Patience) -> None:
     """Calibrate, then measure."""
+    name = f"study{os.getpid()}"
     nominal = parse_system(part.calibration)
-    with temporary(nominal, "study") as bed:
+    with temporary(nominal, name) as bed:
         measure_cases(
             bed.system,
             microbenchmarks(nominal, library, part.sizes),
             part.file(folder, "calibration"),
-            Where("torch", "study", False, PATIENCE, 60.0),
+            Where("torch", name, False, patience, 60.0),
         )
-    with temporary(parse_system(part.system), "study") as bed:
+    with temporary(parse_system(part.system), name) as bed:
         measure_cases(
             bed.system,
-            study_cases(part, library),
+            wanted,
             part.file(folder, "study"),
-            Where("torch", "study", False, PATIENCE, 90.0),
+            Where("torch", name, False, patience, 90.0),
         )
 
 
@@ -203,14 +210,20 @@ def _page(rows: dict[str, Report], parts: tuple[Part, ...]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--miniature", type=Path, metavar="FOLDER", help="a small one, into another folder")
     parser.add_argument("--parts", type=int, default=len(PARTS), help="only the first so many systems")
     chosen = parser.parse_args()
     library = load_library("gloo")
+    if chosen.miniature is not None:
+        folder: Path = chosen.miniature
+        measure_part(MINIATURE, miniature_cases(library), library, folder, Patience(least=1, most=1))
+        write_report((MINIATURE,), library, folder, folder / "study.json", folder / "study.md")
+        return
     parts = PARTS[: chosen.parts]
     started = time.monotonic()
     if not chosen.report:
         for part in parts:
-            measure_part(part, library, RESULTS)
+            measure_part(part, study_cases(part, library), library, RESULTS, PATIENCE)
             print(f"{part.system}: {time.monotonic() - started:.0f} s", file=sys.stderr)
     write_report(parts, library, RESULTS, RESULTS / "study.json", DOCUMENT)
     print(DOCUMENT.read_text())

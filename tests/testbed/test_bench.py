@@ -1,42 +1,37 @@
 """Measuring for real, on a testbed: a miniature of the study. Results and bytes are asserted, never times."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks.study import MINIATURE, joined, study_cases, write_report
+from benchmarks.study import MINIATURE, joined, miniature_cases
 
 from meshwright import load_library, parse_program, parse_system
-from meshwright.cli.measuring import Where, measure_cases
 from meshwright.cost import CostModel
 from meshwright.layout import layout_of
-from meshwright.measure.bench import Patience
-from meshwright.measure.calibrate import microbenchmarks
 from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
 from meshwright.placement import Placement
-from meshwright.testbed import Testbed
+from meshwright.testbed import Testbed, missing_rights
 from tests.cli.test_verbs import run, run_json
 
 GLOO = load_library("gloo")
-ONCE = Patience(least=1, most=1)
 
 
-def test_the_study_in_miniature(emulate: Callable[[str], Testbed], tmp_path: Path) -> None:
-    bed = emulate(MINIATURE.calibration)
-    at = Where("torch", bed.network.name, False, ONCE, 60.0)
-    calibration = microbenchmarks(parse_system(MINIATURE.calibration), GLOO, MINIATURE.sizes)
-    measure_cases(bed.system, calibration, MINIATURE.file(tmp_path, "calibration"), at)
-    bed = emulate(MINIATURE.system)
-    at = Where("torch", bed.network.name, False, ONCE, 60.0)
-    wanted = study_cases(MINIATURE, GLOO, every=2, best=3)
-    measure_cases(bed.system, wanted, MINIATURE.file(tmp_path, "study"), at)
+def test_the_study_in_miniature(tmp_path: Path) -> None:
+    if reason := missing_rights():
+        pytest.skip(reason)
+    # In a process of its own, as ranks are forked from it.
+    command = [sys.executable, "-m", "benchmarks.study", "--miniature", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    wanted = miniature_cases(GLOO)
     found = read_measurements(MINIATURE.file(tmp_path, "study"))
-    assert len(found) == sum(len(case.kinds) for case in wanted) > 20
+    assert len(found) == sum(len(case.kinds) for case in wanted) == 17
     assert [one.failed for one in found] == [None] * len(found)
     checked = 0
     for one in found:
@@ -44,12 +39,11 @@ def test_the_study_in_miniature(emulate: Callable[[str], Testbed], tmp_path: Pat
         if one.links is None or expected is None:
             continue
         for level, size in expected.items():
-            if size > 50_000:  # beside which the ranks' own messages are small
-                assert one.links[level] == pytest.approx(size, rel=0.03, abs=20_000), (one.program, level)
+            if size > 500_000:  # beside which the ranks' own messages are small
+                assert one.links[level] == pytest.approx(size, rel=0.03), (one.program, level)
                 checked += 1
-    assert checked > 20
-    assert sum(counter.drops for counter in bed.counters()) == 0
-    data = write_report((MINIATURE,), GLOO, tmp_path, tmp_path / "study.json", tmp_path / "study.md")
+    assert checked == 9
+    data = json.loads((tmp_path / "study.json").read_text())
     assert data["failed"] == []
     assert data["systems"][MINIATURE.system]["pairs"] == len(wanted) == len(joined(MINIATURE, GLOO, tmp_path))
     assert "| best speedup |" in (tmp_path / "study.md").read_text()
