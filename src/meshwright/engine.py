@@ -241,7 +241,7 @@ class CallCheck:
     take a call for one they know, ends with an error after the timeout, and so do those that wait for it.
     """
 
-    CALLS, BYTES = 64, 2**24
+    CALLS, BYTES = 64, 2**26
     """After so many calls or bytes, all calls so far are compared: often enough to notice, too seldom to cost."""
 
     def __init__(self, key: str, ranks: Sequence[int], mode: str, agree: Agree) -> None:

@@ -34,7 +34,7 @@ class Reducer:
 
     timeout: seconds after which a call fails whose other ranks do not come or have died.
     check: "first" compares size, dtype and operation between ranks before the first call of each kind, and all calls
-    so far every 64 calls or 16 MiB; "always" before every call; "never" trusts the caller.
+    so far every 64 calls or 64 MiB; "always" before every call; "never" trusts the caller.
     """
 
     def __init__(self, plan: Plan, *, timeout: float = 300.0, check: str = "first") -> None:
