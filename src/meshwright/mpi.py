@@ -23,7 +23,7 @@ from meshwright.engine import (
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import REDUCING, Collective, Goal
-from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
+from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
 from meshwright.watchdog import Watchdog
 
 try:
@@ -229,23 +229,21 @@ class Reducer:
         if goal not in REDUCING and array.dtype.char not in _REDUCED:  # whatever the dtype, these only move bytes
             buffers = [buffer.view(np.uint8) for buffer in buffers]
             width *= array.itemsize
-        for move, ranks in zip(schedule.moves, part.groups, strict=True):
-            if isinstance(move, Copy):
-                seen = buffers[move.source][: move.parts * width].reshape(*move.shape, width)
-                shuffled = seen.transpose(*move.axes, len(move.axes))
-                buffers[move.target][: move.parts * width].reshape(shuffled.shape)[...] = shuffled
-            else:
-                try:
-                    with self._watchdog(partial(part.words, move)):
-                        _collective(
-                            move.collective,
-                            self._groups[ranks],
-                            buffers[move.source][: move.taken * width],
-                            buffers[move.target][: move.given * width],
-                            _OPERATIONS[op],
-                        )
-                except MPI.Exception as error:
-                    raise EngineError(f"rank {self.rank}: {part.words(move)} failed: {error}") from error
+        at: list[Call] = []  # the step under way
+        try:
+            with self._watchdog(lambda: part.words(at[-1])):
+                for move, ranks in zip(schedule.moves, part.groups, strict=True):
+                    if isinstance(move, Copy):
+                        seen = buffers[move.source][: move.parts * width].reshape(*move.shape, width)
+                        shuffled = seen.transpose(*move.axes, len(move.axes))
+                        buffers[move.target][: move.parts * width].reshape(shuffled.shape)[...] = shuffled
+                        continue
+                    at.append(move)
+                    source = buffers[move.source][: move.taken * width]
+                    into = buffers[move.target][: move.given * width]
+                    _collective(move.collective, self._groups[ranks], source, into, _OPERATIONS[op])
+        except MPI.Exception as error:
+            raise EngineError(f"rank {self.rank}: {part.words(at[-1])} failed: {error}") from error
         if op == "avg":
             target /= len(part.ranks)
         if not np.may_share_memory(target, result):
