@@ -51,7 +51,6 @@ def test_a_fast_program_that_was_predicted_slow_is_a_miss() -> None:
     changed[changed.index(slow)] = replace(slow, seconds=[1e-9])
     figures = report(join(changed, RING))
     assert figures.top[1] == pytest.approx(3 / 4)
-    assert figures.worst_tenth_error >= 0
 
 
 def test_a_program_within_the_noise_of_the_fastest_is_as_fast() -> None:
@@ -93,6 +92,7 @@ def test_another_system_must_have_the_same_shape() -> None:
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     scatter(join(measured(1.25), RING), tmp_path / "accuracy.svg")
     text = (tmp_path / "accuracy.svg").read_text()
-    assert "measured seconds" in text or "<svg" in text
+    assert "<svg" in text
+    assert text.count("<use ") > 20  # a mark for each program
     with pytest.raises(SpecError, match="cannot draw"):
         scatter(join(measured(), RING), tmp_path / "no" / "accuracy.svg")

@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say
-from meshwright.errors import SpecError
 from meshwright.measure.accuracy import Pair, Report, join, report
 from meshwright.measure.records import read_measurements
 from meshwright.planner import DEFAULT_LIBRARY
@@ -94,6 +93,4 @@ def _misses(pairs: list[Pair], noise: float) -> list[dict[str, object]]:
             f"predicted and {format_seconds(fastest.measured)} measured ({fastest.error:+.0%}): {loss:.0%} lost"
         )
         found.append({"loss": loss, "why": why})
-    if not found and not pairs:
-        raise SpecError("there is nothing to compare")
     return sorted(found, key=lambda miss: -float(str(miss["loss"])))

@@ -1,5 +1,6 @@
 """How good the predictions are: measurements joined with what the model says, as the paper reports it and further."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -88,7 +89,7 @@ def join(measurements: Sequence[Measurement], library: Library, calibrated: Syst
 
 def _pair(group: list[Measurement], library: Library, calibrated: System | None) -> Pair:
     first = group[0]
-    described = read_system_text(_yaml(first), "measurements")
+    described = read_system_text(json.dumps(first.system), "measurements")
     if calibrated is not None and calibrated.counts != described.counts:
         raise SpecError(f"the system has the counts {calibrated.counts}, but {described.counts} was measured")
     placement = Placement(calibrated or described, tuple(first.axes), tuple(tuple(row) for row in first.matrix))
@@ -122,12 +123,6 @@ def _pair(group: list[Measurement], library: Library, calibrated: System | None)
         model.bound(goal),
         tuple(sorted(outcomes, key=lambda outcome: outcome.measured)),
     )
-
-
-def _yaml(one: Measurement) -> str:
-    import json
-
-    return json.dumps(one.system)
 
 
 def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import mean, stdev
 
-from meshwright.errors import MeshwrightError
 from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
@@ -194,8 +193,3 @@ def _measured(
     while not patience.enough(seconds):
         seconds.append(once())
     return replace(measurement, seconds=seconds, links=links)
-
-
-def failure(measurement: Measurement, reason: str | MeshwrightError) -> Measurement:
-    """A measurement that could not be made."""
-    return replace(measurement, failed=str(reason))

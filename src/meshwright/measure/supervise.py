@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from meshwright.errors import EngineError
 from meshwright.measure.records import Measurement, Records, entries
 from meshwright.testbed import Testbed
 
@@ -58,8 +59,10 @@ def supervise(bed: Testbed, path: Path, wanted: list[Measurement], work: Callabl
         port += 1
         reason = _watch(path, fork_ranks(bed, port, work), timeout)
         left = missing(path, wanted)
-        if not reason or not left:
-            continue
+        if not left:
+            return
+        if not reason:
+            raise EngineError(f"the ranks ended, but {len(left)} measurements are missing in {path}")
         records = Records(path)
         try:
             started = [measurement for measurement in left if measurement.id in records.unfinished]
