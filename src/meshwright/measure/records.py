@@ -133,7 +133,9 @@ def entries(path: Path) -> Iterator[Measurement | str]:
         try:
             document = json.loads(line)
         except ValueError:
-            raise SpecError(f"{path} line {number}: expected a JSON object, not {line[:40]!r}") from None
+            raise SpecError(
+                f"{path} line {number}: expected a JSON object, not {line[:40].decode(errors='replace')!r}"
+            ) from None
         if number == 1:
             if not isinstance(document, dict) or document.get("format") != FORMAT:
                 raise SpecError(f"{path} is not a file of measurements: line 1 should be {{'format': {FORMAT!r}, …}}")
