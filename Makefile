@@ -25,6 +25,7 @@ unit: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.planner
+	$(BIN)/python -m benchmarks.workloads
 	$(BIN)/python -m benchmarks.hierarchies
 	$(BIN)/python -m benchmarks.engines
 

@@ -49,6 +49,21 @@ class Naive:
             return self.in_switch(switched)
         return sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
 
+    def transfer(self, to_everyone: bool) -> float:
+        """Everyone sends a part to everyone of its group, or all it holds to the next."""
+        edges: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        latency = 0.0
+        for members in self.reduction_groups:
+            for k, a in enumerate(members):
+                others = [b for b in members if b != a] if to_everyone else list(members[k + 1 : k + 2])
+                for b in others:
+                    edges[a, b] += Fraction(self.payload, len(members) if to_everyone else 1)
+                if to_everyone:
+                    latency = max(latency, sum(self.latency(a, b) for b in others))
+            if not to_everyone:
+                latency = max(latency, self.outermost_latency(list(members)))
+        return self.time(edges) + latency
+
     def meet(self, a: int, b: int) -> int:
         """The level at which two devices part."""
         return next(k for k in range(len(self.counts)) if self.digits[a][k] != self.digits[b][k])
@@ -87,6 +102,14 @@ class Naive:
             amount = one if collective is Collective.ALL_GATHER else Fraction(1, size)
             everyone = [(a, b, amount) for a in range(size) for b in range(size) if a != b]
             return [([everyone], farthest)] * (2 if collective is Collective.ALL_REDUCE else 1)
+        if algorithm == "reduce-and-scatter":
+            there = [(k, 0, one) for k in range(1, size)]
+            back = [(0, k, Fraction(1, size)) for k in range(1, size)]
+            return [([there], farthest), ([back], farthest)]
+        if algorithm == "halving":
+            if any(fan & (fan - 1) for fan in self.fans(members)):
+                return self.phases("ring", collective, members)
+            return self.halving(collective, members)
         if algorithm in ("recursive", "doubling"):
             rounds_list = []
             distance, amount = 1, one if algorithm == "doubling" else Fraction(1, 2)
@@ -104,6 +127,19 @@ class Naive:
             return self.rooted(algorithm, collective, members)
         assert algorithm == "tree"
         return [self.tree(members)]
+
+    def halving(self, collective: Collective, members: list[int]) -> list[tuple[list[list[Edge]], float]]:
+        """A butterfly that swaps half of what is left with the farthest first."""
+        found = []
+        distance, amount = len(members) // 2, Fraction(1, 2)
+        while distance:
+            edges = [(k, k ^ distance, amount) for k in range(len(members))]
+            found.append(([edges], max(self.latency(members[a], members[b]) for a, b, _ in edges)))
+            distance, amount = distance // 2, amount / 2
+        if collective is Collective.REDUCE_SCATTER:
+            return found
+        size = len(members)
+        return [([[(a, b, size * held) for a, b, held in edges]], late) for (edges,), late in reversed(found)]
 
     def outermost_latency(self, members: list[int]) -> float:
         """The latency at the outermost level that the group spans."""
@@ -276,6 +312,8 @@ def applicable(algorithm: str, collective: Collective, fans: list[int], reduces:
         "two-way-ring": not rooted,
         "direct": not rooted,
         "recursive": not rooted and powers,
+        "halving": collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
+        "reduce-and-scatter": collective is Collective.REDUCE_SCATTER and prod(fans) < 4,
         "doubling": collective is Collective.ALL_REDUCE and powers,
         "tree": collective is Collective.ALL_REDUCE,
         "switch": collective is Collective.ALL_REDUCE and reduces,

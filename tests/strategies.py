@@ -6,8 +6,10 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from meshwright import Fabric, Goal, Hierarchy, Level, Link, Reduction, System, preset
+from meshwright import Fabric, Goal, Hierarchy, Level, Link, Reduction, System, Transfer, preset
+from meshwright.plan import Communication
 from meshwright.profiles import library_names
+from meshwright.program import TransferKind
 
 A100 = preset("gcp-a100:4")
 AXES = {"data": 4, "shard": 16}
@@ -35,9 +37,13 @@ def hierarchies(max_devices: int, max_levels: int = 4) -> st.SearchStrategy[Hier
 
 
 @st.composite
-def systems_with_axes(draw: st.DrawFn, max_devices: int = 64) -> tuple[System, dict[str, int]]:
-    """A system and axes that fit it: the same primes, dealt out twice."""
-    primes = draw(st.lists(st.sampled_from([2, 2, 2, 3, 5]), max_size=8))
+def systems_with_axes(draw: st.DrawFn, max_devices: int = 64, primes: int = 0) -> tuple[System, dict[str, int]]:
+    """A system and axes that fit it: the same primes, so many at least, dealt out twice."""
+    return draw(dealt(draw(st.lists(st.sampled_from([2, 2, 2, 3, 5]), min_size=primes, max_size=8)), max_devices))
+
+
+@st.composite
+def dealt(draw: st.DrawFn, primes: list[int], max_devices: int) -> tuple[System, dict[str, int]]:
     while prod(primes) > max_devices:
         primes.pop()
 
@@ -48,9 +54,9 @@ def systems_with_axes(draw: st.DrawFn, max_devices: int = 64) -> tuple[System, d
         return sizes
 
     counts = deal(draw(st.integers(1, 4)))
-    sizes = deal(draw(st.integers(1, 4)))
+    sizes = deal(draw(st.integers(1, 5)))
     levels = tuple(Level(NAMES[k], count, Link(bandwidth=1e9)) for k, count in enumerate(counts))
-    return System("drawn", levels), dict(zip(("a", "b", "c", "d"), sizes, strict=False))
+    return System("drawn", levels), dict(zip(("a", "b", "c", "d", "e"), sizes, strict=False))
 
 
 @st.composite
@@ -86,3 +92,20 @@ def problems(draw: st.DrawFn) -> tuple[System, dict[str, int], list[Reduction], 
         )
     )
     return system, axes, reductions, draw(st.sampled_from(library_names()))
+
+
+@st.composite
+def communications(draw: st.DrawFn, axes: dict[str, int], most: int = 5) -> list[Communication]:
+    """Reductions and transfers over some of the axes, some of them partly hidden."""
+    found: list[Communication] = []
+    for _ in range(draw(st.integers(1, most))):
+        over = tuple(draw(st.lists(st.sampled_from(list(axes)), min_size=1, unique=True)))
+        amount, count = draw(st.integers(1, 2**30)), draw(st.integers(1, 100))
+        hidden = draw(st.sampled_from([0.0, 0.0, 0.5, 1.0]))
+        kind = draw(st.sampled_from([*Goal, *TransferKind]))
+        if isinstance(kind, Goal):
+            found.append(Reduction(over, amount, count, kind, hidden=hidden))
+        else:
+            one = over[:1] if kind is TransferKind.POINT_TO_POINT else over
+            found.append(Transfer(one, amount, kind, count, hidden=hidden))
+    return found

@@ -25,6 +25,7 @@ from meshwright import (
 from meshwright.cost import CostModel
 from meshwright.layout import Layout, layout_of
 from meshwright.profiles import Library, Rule
+from meshwright.program import TransferKind
 from meshwright.radix import digits_of
 from meshwright.semantics import apply_step, start_state
 from meshwright.symbolic import NOTHING, scattered
@@ -78,6 +79,20 @@ def test_the_closed_form_equals_the_naive_router(
         assert cost.algorithm == algorithm
         assert cost.seconds == pytest.approx(naive.step(step, chunks, algorithm), rel=1e-9)
         state = apply_step(state, step, naive.hierarchy.radices)
+
+
+@given(cases(max_devices=64), st.sampled_from(list(TransferKind)), st.integers(1, 2**30))
+def test_transfers_take_as_long_as_the_naive_router_says(
+    case: tuple[Placement, list[str]], kind: TransferKind, payload: int
+) -> None:
+    placement, axes = case
+    if kind is TransferKind.POINT_TO_POINT:
+        axes = [axis for axis in axes if placement.sizes[axis] > 1][:1]
+    model = CostModel(layout_of(placement, axes), load_library("ring"), payload)
+    expected = Naive(placement, axes, payload, rotates=False).transfer(kind is TransferKind.ALL_TO_ALL)
+    seconds = model.transfer(kind).seconds
+    assert seconds == pytest.approx(expected)
+    assert model.bound(kind) <= seconds * (1 + 1e-9)
 
 
 def usable(layout: Layout, step: Step, wanted: str) -> str:

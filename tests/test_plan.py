@@ -75,10 +75,10 @@ def write_edited(tmp_path: Path, edit: Any) -> Path:
     ("edit", "message"),
     [
         (lambda d: d.update(format="x"), "not a plan file"),
-        (lambda d: d.update(version=2), "of version 2; this Meshwright reads version 1"),
+        (lambda d: d.update(version=3), "of version 3; this Meshwright reads versions 1 to 2"),
         (lambda d: d.pop("library"), "'library' is missing"),
         (lambda d: d.update(extra=1), "unknown key 'extra'"),
-        (lambda d: d.update(seconds=1.0), "seconds: it is 1.0, but the reductions add up to"),
+        (lambda d: d.update(seconds=1.0), "seconds: it is 1.0, but the communications add up to"),
         (lambda d: d.update(speedup="fast"), "speedup: 'fast' is not what is expected"),
         (lambda d: d["placement"].update(matrix=[[4, 1], [1, 8]]), "placement: .* multiply to 8"),
         (lambda d: d["placement"].update(axes="data"), "placement.axes: 'data' is not what is expected"),
@@ -122,7 +122,7 @@ def test_consistent_edits_and_doubled_keys_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"reductions\[0\].seconds: .* the file was edited"):
         read_plan(write_edited(tmp_path, halve))
     path = write_edited(tmp_path, lambda _document: None)
-    path.write_text(path.read_text().replace('"version": 1', '"version": 7, "version": 1'))
+    path.write_text(path.read_text().replace('"version": 2', '"version": 7, "version": 2'))
     with pytest.raises(SpecError, match="the key 'version' appears 2 times"):
         read_plan(path)
 
@@ -161,3 +161,15 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         write_plan(best, tmp_path / "plan.json")
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
     assert (tmp_path / "plan.json").read_text() == "the old plan"
+
+
+def test_plan_files_of_version_1_are_still_read(tmp_path: Path) -> None:
+    best = plan(A100, AXES, [Reduction(("data",), 2**31)]).candidates[0]
+    write_plan(best, tmp_path / "plan.json")
+    document = json.loads((tmp_path / "plan.json").read_text())
+    document["version"] = 1
+    del document["transfers"]
+    for reduction in document["reductions"]:
+        del reduction["name"], reduction["hidden"]
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    assert read_plan(tmp_path / "plan.json") == best

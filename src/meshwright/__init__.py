@@ -4,6 +4,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from meshwright.constraints import Constraint, fixed_row, inside, not_across
 from meshwright.errors import (
     EngineError,
     InvalidProgramError,
@@ -16,17 +17,28 @@ from meshwright.errors import (
 from meshwright.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
 from meshwright.interpreter import run_program
 from meshwright.placement import Placement, count_placements, parse_axes, placements
-from meshwright.plan import Plan, PlannedReduction, Reduction, parse_reduction, read_plan, write_plan
+from meshwright.plan import (
+    Plan,
+    PlannedReduction,
+    PlannedTransfer,
+    Reduction,
+    Transfer,
+    parse_reduction,
+    read_plan,
+    write_plan,
+)
 from meshwright.planner import Ranking, plan
 from meshwright.profiles import Library, load_library
-from meshwright.program import ROOTED, Collective, Goal, Grouping, Program, Step, parse_program
+from meshwright.program import ROOTED, Collective, Goal, Grouping, Program, Step, TransferKind, parse_program
 from meshwright.semantics import check_program
 from meshwright.synthesis import ProgramGraph, program_graph
 from meshwright.system import Fabric, Level, Link, System, load_system, parse_system, preset
+from meshwright.workload import Line, Workload, load_workload
 
 __all__ = [
     "ROOTED",
     "Collective",
+    "Constraint",
     "EngineError",
     "Fabric",
     "Goal",
@@ -35,12 +47,14 @@ __all__ = [
     "InvalidProgramError",
     "Level",
     "Library",
+    "Line",
     "Link",
     "MeshwrightError",
     "Placement",
     "PlacementError",
     "Plan",
     "PlannedReduction",
+    "PlannedTransfer",
     "Program",
     "ProgramGraph",
     "ProgramSyntaxError",
@@ -50,10 +64,17 @@ __all__ = [
     "Step",
     "System",
     "TooLargeError",
+    "Transfer",
+    "TransferKind",
+    "Workload",
     "check_program",
     "count_placements",
+    "fixed_row",
+    "inside",
     "load_library",
     "load_system",
+    "load_workload",
+    "not_across",
     "parse_axes",
     "parse_hierarchy",
     "parse_program",

@@ -3,19 +3,19 @@
 from math import prod
 
 from meshwright.layout import Layout, check_links, inner_only
-from meshwright.program import Goal
+from meshwright.program import Goal, TransferKind
 from meshwright.system import Fabric, Level, System
 
 
-def bound(layout: Layout, goal: Goal, payload: int) -> float:
-    """A lower bound on the time of any algorithm for a goal: no schedule on these links can be faster.
+def bound(layout: Layout, goal: Goal | TransferKind, payload: int) -> float:
+    """A lower bound on the time of any algorithm for a goal or a transfer: no schedule on these links can be faster.
 
     At each level, the instances that a group spans are seen as so many devices, each of which must send its share
     through its port, for every group inside it.
     """
     check_links(layout.system)
     seconds = 0.0
-    spanned = 1
+    spanned, members = 1, prod(layout.radices)
     reducing = False
     for level, radix in enumerate(layout.radices):
         spanned *= radix
@@ -23,25 +23,30 @@ def bound(layout: Layout, goal: Goal, payload: int) -> float:
         reducing = reducing or (radix > 1 and layout.system.levels[level].link.reduces)
         if spanned == 1 or layout.system.levels[level].count == 1:
             continue
-        most, average = _least_shares(goal, spanned, reducing)
+        most, average = _least_shares(goal, spanned, members, reducing)
         one, all_children = _capacities(layout.system, level, _stride(layout.columns[level]))
         count, link = layout.system.counts[level], layout.system.levels[level].link
         groups = layout.beside[level]
         together = count * groups * average
         if link.fabric is Fabric.BUS and not link.bypass and spanned > radix:
             # What comes in from outside crosses the bus as well.
-            together += count // radix * groups * _least_shares(goal, spanned // radix, reducing)[1]
+            together += count // radix * groups * _least_shares(goal, spanned // radix, members, reducing)[1]
         seconds = max(seconds, groups * payload * most / one, together * payload / all_children)
     return seconds
 
 
-def _least_shares(goal: Goal, instances: int, reducing: bool) -> tuple[float, float]:
-    """What part of the payload some instance must send or receive, and the average over the instances."""
+def _least_shares(goal: Goal | TransferKind, instances: int, members: int, reducing: bool) -> tuple[float, float]:
+    """What part of the payload some instance must send or receive, and the average over the instances.
+
+    A group has so many members in so many instances.
+    """
     others = (instances - 1) / instances
+    if goal is TransferKind.ALL_TO_ALL:
+        return others * members / instances, others * members / instances
     if goal is Goal.ALL_REDUCE:
         share = 1.0 if reducing else 2 * others
         return share, share
-    return (1.0 if goal in (Goal.REDUCE, Goal.BROADCAST) else others), others
+    return (1.0 if goal in (Goal.REDUCE, Goal.BROADCAST, TransferKind.POINT_TO_POINT) else others), others
 
 
 def _stride(column: tuple[tuple[int, bool], ...]) -> int:

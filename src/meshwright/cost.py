@@ -15,11 +15,11 @@ from meshwright.bound import bound
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.layout import Layout, check_links, inner_only
 from meshwright.profiles import Library
-from meshwright.program import Collective, Goal, Grouping, Program, Step
+from meshwright.program import Collective, Goal, Grouping, Program, Step, TransferKind
 from meshwright.radix import digits_of, number_of
 from meshwright.symbolic import State, run_symbolically, scattered
 from meshwright.system import Fabric, Level, Link
-from meshwright.traffic import Phase, Shape, phases
+from meshwright.traffic import Phase, Shape, phases, transfer_phase
 
 MAX_RING = 2048
 """Longer rings of children are not routed."""
@@ -104,7 +104,17 @@ class CostModel:
         states = run_symbolically(program, len(self.layout.levels), goal)
         return sum((self(state, step) for state, step in zip(states, program.steps, strict=False)), 0.0)
 
-    def bound(self, goal: Goal = Goal.ALL_REDUCE) -> float:
+    def transfer(self, kind: TransferKind) -> StepCost:
+        """The time of a transfer in the whole group, and where it goes."""
+        if not self.layout.levels:
+            return StepCost(str(kind), float(self.payload), ())
+        everyone = Grouping(0, len(self.layout.levels) - 1)
+        outermost, shape = _shape(self.layout, everyone)
+        at_port, at_instance = self._bytes(everyone, [self.payload])
+        phase = self._phase(transfer_phase(kind, shape), outermost, at_port, at_instance, float(self.payload), 1.0)
+        return StepCost(str(kind), float(self.payload), (phase,))
+
+    def bound(self, goal: Goal | TransferKind = Goal.ALL_REDUCE) -> float:
         """No algorithm can be faster."""
         return bound(self.layout, goal, self.payload)
 

@@ -3,7 +3,18 @@
 from dataclasses import dataclass, replace
 
 from meshwright.cost import CostModel, StepCost
-from meshwright.plan import FLAT, Plan, PlannedReduction, flat_program, ratio
+from meshwright.layout import layout_of
+from meshwright.plan import (
+    FLAT,
+    Plan,
+    PlannedCommunication,
+    PlannedReduction,
+    PlannedTransfer,
+    communication_of,
+    exposed,
+    flat_program,
+    ratio,
+)
 from meshwright.units import format_bytes, format_seconds
 
 
@@ -15,11 +26,14 @@ def why(plan: Plan) -> list[str]:
         spanned = [level.name for level, factor in zip(plan.placement.system.levels, row, strict=True) if factor > 1]
         sits.append(f"{axis}={sizes[axis]} {'over ' + ' and '.join(spanned) if spanned else 'nowhere'}")
     total = plan.seconds
-    main = max(plan.reductions, key=lambda r: r.seconds * r.reduction.count)
-    share = ratio(main.seconds * main.reduction.count, total)
+    main = max(plan.communications, key=lambda one: one.seconds * exposed(communication_of(one)))
+    what = communication_of(main)
+    share = ratio(main.seconds * exposed(what), total)
+    name = f"{what.name} over " if what.name else ""
+    reason = why_transfer(plan, main) if isinstance(main, PlannedTransfer) else why_program(plan, main)
     return [
         f"placement: {', '.join(sits)}",
-        f"{share:.0%} of the time goes to {'+'.join(main.reduction.axes)}: {why_program(plan, main)}",
+        f"{share:.0%} of the time goes to {name}{'+'.join(what.axes)}: {reason}",
         f"predicted {format_seconds(total)}, {_compared(plan.speedup)} on this placement; {_gap(plan)}",
     ]
 
@@ -29,11 +43,11 @@ def _gap(plan: Plan) -> str:
     gap = ratio(plan.seconds, plan.bound_seconds)
     if gap < 1.005:
         return "it reaches the bound, so nothing is left to win"
-    costs = [(r, cost) for r in plan.reductions for cost in step_costs(plan, r)[1]]
-    latency = sum(r.reduction.count * phase.latency for r, cost in costs for phase in cost.phases)
+    costs = [(one, cost) for one in plan.communications for cost in costs_of(plan, one)]
+    latency = sum(exposed(communication_of(one)) * phase.latency for one, cost in costs for phase in cost.phases)
     if latency > 0.5 * (plan.seconds - plan.bound_seconds):
         rest = "the rest is mostly latency, which the bound leaves out"
-    elif len(costs) > len(plan.reductions) or any(len(cost.phases) > 1 for _, cost in costs):
+    elif len(costs) > len(plan.communications) or any(len(cost.phases) > 1 for _, cost in costs):
         rest = "in between, links of one level wait for those of another"
     else:
         rest = "the library's algorithms move more than they must"
@@ -80,6 +94,17 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     return f"one {name} is best: with what this library does ({costs[0].algorithm}), no sequence of steps is faster"
 
 
+def why_transfer(plan: Plan, planned: PlannedTransfer) -> str:
+    """Where the time of a transfer goes."""
+    phases = [phase for cost in costs_of(plan, planned) for phase in cost.phases]
+    if not phases:
+        return "each group is a single device, so there is nothing to do"
+    worst = max(phases, key=lambda phase: phase.seconds)
+    if worst.latency > worst.bottleneck.seconds:
+        return f"{planned.transfer.kind}, most of it latency"
+    return f"{planned.transfer.kind}, as fast as the links of {worst.bottleneck.level} let it be"
+
+
 def _load(costs: list[StepCost], level: str) -> float:
     """The seconds that a program keeps a level's links busy."""
     return sum(load.seconds for cost in costs for phase in cost.phases for load in phase.loads if load.level == level)
@@ -115,18 +140,25 @@ def what_would_help(plan: Plan) -> list[Help]:
                 plan.placement.system,
                 levels=(*levels[:number], replace(level, link=better), *levels[number + 1 :]),
             )
-            changed = Plan(replace(plan.placement, system=system), plan.library, plan.reductions)
-            seconds = sum(r.reduction.count * _seconds(changed, r) for r in plan.reductions)
+            changed = replace(plan, placement=replace(plan.placement, system=system))
+            seconds = sum(
+                exposed(communication_of(one)) * sum(cost.seconds for cost in costs_of(changed, one))
+                for one in plan.communications
+            )
             if seconds < 0.99 * plan.seconds:
                 helps.append(Help(change, seconds))
     return sorted(helps, key=lambda entry: entry.seconds)
-
-
-def _seconds(plan: Plan, planned: PlannedReduction) -> float:
-    return plan.model(planned).seconds(planned.program, planned.reduction.goal)
 
 
 def step_costs(plan: Plan, planned: PlannedReduction) -> tuple[CostModel, list[StepCost]]:
     """The cost model of a reduction, and where the time of each step of its program goes."""
     model = plan.model(planned)
     return model, model.steps(planned.program, planned.reduction.goal)
+
+
+def costs_of(plan: Plan, planned: PlannedCommunication) -> list[StepCost]:
+    """Where the time of a communication goes, step by step; a transfer is one step."""
+    if isinstance(planned, PlannedReduction):
+        return step_costs(plan, planned)[1]
+    transfer = planned.transfer
+    return [CostModel(layout_of(plan.placement, transfer.axes), plan.library, transfer.bytes).transfer(transfer.kind)]

@@ -31,7 +31,7 @@ def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix
     if not rest:
         yield (counts,)
         return
-    for row in _rows(size, counts):
+    for row in rows(size, counts):
         left = tuple(count // factor for count, factor in zip(counts, row, strict=True))
         if len(rest) == 1:
             yield (row, left)
@@ -43,7 +43,7 @@ def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix
                 yield (row, *tail)
 
 
-def _rows(size: int, counts: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+def rows(size: int, counts: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
     """The factor rows with product `size` whose entries divide `counts`, larger factors further out first."""
     if _count_rows(size, counts) <= SMALL:
         return _kept_rows(size, counts)
@@ -56,7 +56,7 @@ def _each_row(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield (size,)
         return
     for factor in _common_divisors(size, counts[0]):
-        for row in _rows(size // factor, counts[1:]):
+        for row in rows(size // factor, counts[1:]):
             yield (factor, *row)
 
 
@@ -86,7 +86,7 @@ def _pairs(size: int, counts: tuple[int, ...]) -> Iterable[Matrix]:
 
 
 def _each_pair(size: int, counts: tuple[int, ...]) -> Iterator[Matrix]:
-    for row in _rows(size, counts):
+    for row in rows(size, counts):
         yield row, tuple(count // factor for count, factor in zip(counts, row, strict=True))
 
 

@@ -15,13 +15,13 @@ from meshwright.hierarchy import Hierarchy, reduction_hierarchy
 from meshwright.layout import layout_of
 from meshwright.placement import Placement
 from meshwright.profiles import Library, library_document, read_library_text
-from meshwright.program import Collective, Goal, Grouping, Program, Step, as_goal, parse_program
+from meshwright.program import Collective, Goal, Grouping, Program, Step, TransferKind, as_goal, parse_program
 from meshwright.semantics import check_program
 from meshwright.spec import MAX_COUNT, parse_count, unknown
 from meshwright.systemfile import read_system_text, system_document
 from meshwright.units import parse_bytes
 
-FORMAT, VERSION = "meshwright-plan", 1
+FORMAT, VERSION = "meshwright-plan", 2
 
 MAX_BYTES = 2**50  # more than a pebibyte for one tensor is a mistake
 
@@ -32,29 +32,85 @@ REDUCTION_EXAMPLE = "data=2GiB, data+shard=64MiB*80 or reduce-scatter:shard=1GiB
 class Reduction:
     """What is to be reduced: over which axes, how many bytes each device holds, how often, and to what goal.
 
-    For reduce-scatter, all-gather and broadcast, `bytes` is the size of the whole tensor too, not of a part.
+    For reduce-scatter, all-gather and broadcast, `bytes` is the size of the whole tensor too, not of a part. `hidden`
+    is the share of its time that overlaps with computation and so costs nothing.
     """
 
     axes: tuple[str, ...]
     bytes: int
     count: int = 1
     goal: Goal = Goal.ALL_REDUCE
+    name: str = ""
+    hidden: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be reduced."""
-        if isinstance(self.axes, str):
-            raise SpecError(f"expected the axes as a list, as in [{self.axes!r}]")
-        object.__setattr__(self, "axes", tuple(self.axes))
+        object.__setattr__(self, "axes", _checked_axes(self.axes, "reduction"))
         object.__setattr__(self, "goal", as_goal(self.goal))
-        if not self.axes:
-            raise SpecError(f"a reduction needs at least one axis, like {REDUCTION_EXAMPLE}")
-        if not all(isinstance(axis, str) for axis in self.axes):
-            raise SpecError(f"a reduction names its axes, not {self.axes!r}")
-        if len(set(self.axes)) < len(self.axes):
-            raise SpecError(f"a reduction names each of its axes once, not {'+'.join(self.axes)}")
-        for name, value, most in (("bytes", self.bytes, MAX_BYTES), ("count", self.count, MAX_COUNT)):
-            if type(value) is not int or not 1 <= value <= most:
-                raise SpecError(f"a reduction has {name}={value!r:.40}; expected a whole number from 1 to {most:,}")
+        _check_amounts(self, "reduction")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What is sent besides reductions: by everyone to everyone of a group, or by everyone to the next on an axis.
+
+    `bytes` is what each device sends in total.
+    """
+
+    axes: tuple[str, ...]
+    bytes: int
+    kind: TransferKind
+    count: int = 1
+    name: str = ""
+    hidden: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be sent."""
+        object.__setattr__(self, "axes", _checked_axes(self.axes, "transfer"))
+        if self.kind not in list(TransferKind):
+            raise SpecError(unknown("kind of transfer", str(self.kind), list(TransferKind)))
+        object.__setattr__(self, "kind", TransferKind(self.kind))
+        _check_amounts(self, "transfer")
+        if self.kind is TransferKind.POINT_TO_POINT and len(self.axes) > 1:
+            raise SpecError(f"point-to-point goes along one axis, not {'+'.join(self.axes)}")
+
+
+Communication = Reduction | Transfer
+
+
+def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if isinstance(axes, str):
+        raise SpecError(f"expected the axes as a list, as in [{axes!r}]")
+    axes = tuple(axes)
+    if not axes:
+        raise SpecError(f"a {what} needs at least one axis, like {REDUCTION_EXAMPLE}")
+    if not all(isinstance(axis, str) for axis in axes):
+        raise SpecError(f"a {what} names its axes, not {axes!r}")
+    if len(set(axes)) < len(axes):
+        raise SpecError(f"a {what} names each of its axes once, not {'+'.join(axes)}")
+    return axes
+
+
+def _check_amounts(one: Communication, what: str) -> None:
+    for name, value, most in (("bytes", one.bytes, MAX_BYTES), ("count", one.count, MAX_COUNT)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise SpecError(f"a {what} has {name}={value!r:.40}; expected a whole number from 1 to {most:,}")
+    if isinstance(one.hidden, bool) or not isinstance(one.hidden, int | float) or not 0 <= one.hidden <= 1:
+        raise SpecError(f"a {what} has hidden={one.hidden!r:.40}; expected a share of its time, from 0 to 1")
+
+
+def kind_of(one: Communication) -> str:
+    """What a communication does, in a word.
+
+    >>> kind_of(Reduction(("data",), 8))
+    'all-reduce'
+    """
+    return str(one.goal if isinstance(one, Reduction) else one.kind)
+
+
+def exposed(one: Communication) -> float:
+    """How often its time counts: once for each run, less what is hidden."""
+    return one.count * (1 - one.hidden)
 
 
 def parse_reduction(text: str) -> Reduction:
@@ -92,31 +148,66 @@ class PlannedReduction:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A transfer and its predicted times, each for one run. Libraries do it in one way: that is the default, too."""
+
+    transfer: Transfer
+    seconds: float
+    bound_seconds: float
+
+    @property
+    def default_seconds(self) -> float:
+        """The same."""
+        return self.seconds
+
+
+PlannedCommunication = PlannedReduction | PlannedTransfer
+
+
+def communication_of(planned: PlannedCommunication) -> Communication:
+    """What was planned."""
+    return planned.reduction if isinstance(planned, PlannedReduction) else planned.transfer
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """A placement, and the program for each reduction. The times are sums over the reductions times their counts."""
+    """A placement, and the program for each reduction; what else is sent counts in the times.
+
+    The times are sums over the reductions and transfers times their counts, without what is hidden.
+    """
 
     placement: Placement
     library: Library
     reductions: tuple[PlannedReduction, ...]
+    transfers: tuple[PlannedTransfer, ...] = ()
 
     def __post_init__(self) -> None:
         """Keep the reductions as a tuple."""
         object.__setattr__(self, "reductions", tuple(self.reductions))
+        object.__setattr__(self, "transfers", tuple(self.transfers))
+
+    @property
+    def communications(self) -> tuple[PlannedCommunication, ...]:
+        """The reductions, then the transfers."""
+        return (*self.reductions, *self.transfers)
 
     @property
     def seconds(self) -> float:
-        """The predicted time of all reductions."""
-        return sum((r.seconds * r.reduction.count for r in self.reductions), 0.0)
+        """The predicted time of all communications that is not hidden."""
+        return self._total("seconds")
 
     @property
     def default_seconds(self) -> float:
         """The predicted time with the library's own collectives on the same placement."""
-        return sum((r.default_seconds * r.reduction.count for r in self.reductions), 0.0)
+        return self._total("default_seconds")
 
     @property
     def bound_seconds(self) -> float:
         """No algorithms can be faster on this placement."""
-        return sum((r.bound_seconds * r.reduction.count for r in self.reductions), 0.0)
+        return self._total("bound_seconds")
+
+    def _total(self, which: str) -> float:
+        return sum((getattr(one, which) * exposed(communication_of(one)) for one in self.communications), 0.0)
 
     @property
     def speedup(self) -> float:
@@ -147,10 +238,25 @@ class Plan:
                     "bytes": r.reduction.bytes,
                     "count": r.reduction.count,
                     "goal": str(r.reduction.goal),
+                    "name": r.reduction.name,
+                    "hidden": r.reduction.hidden,
                     "program": r.program.text(self.hierarchy(r)),
                     **_times(r),
                 }
                 for r in self.reductions
+            ],
+            "transfers": [
+                {
+                    "axes": list(t.transfer.axes),
+                    "bytes": t.transfer.bytes,
+                    "kind": str(t.transfer.kind),
+                    "count": t.transfer.count,
+                    "name": t.transfer.name,
+                    "hidden": t.transfer.hidden,
+                    "seconds": t.seconds,
+                    "bound_seconds": t.bound_seconds,
+                }
+                for t in self.transfers
             ],
         }
 
@@ -163,7 +269,7 @@ def ratio(a: float, b: float) -> float:
 _TIMES = ("seconds", "default_seconds", "bound_seconds")
 
 
-def _times(plan: Plan | PlannedReduction) -> dict[str, float]:
+def _times(plan: Plan | PlannedReduction | PlannedTransfer) -> dict[str, float]:
     return {name: getattr(plan, name) for name in _TIMES}
 
 
@@ -190,6 +296,11 @@ def planned_reduction(model: CostModel, reduction: Reduction, program: Program) 
     return PlannedReduction(
         reduction, program, model.seconds(program, goal), model.seconds(flat, goal), model.bound(goal)
     )
+
+
+def planned_transfer(model: CostModel, transfer: Transfer) -> PlannedTransfer:
+    """A transfer, and its times under a model."""
+    return PlannedTransfer(transfer, model.transfer(transfer.kind).seconds, model.bound(transfer.kind))
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -284,14 +395,18 @@ class _Reader:
     def plan(self, document: Any) -> Plan:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise self.fail("", f"this is not a plan file: 'format' is not {FORMAT!r}")
-        if document.get("version") != VERSION:
+        version = document.get("version")
+        if version not in (1, VERSION) or isinstance(version, bool):
             raise self.fail(
                 "",
-                f"this is a plan file of version {document.get('version')!r}; this Meshwright reads version {VERSION}: "
+                f"this is a plan file of version {version!r}; this Meshwright reads versions 1 to {VERSION}: "
                 "make the plan again",
             )
+        if version == 1:  # had reductions only, without names, and hid nothing
+            document = {"transfers": [], **document}
         keys: dict[str, type | tuple[type, ...]] = {"format": str, "version": int, "system": dict, "library": dict}
-        keys |= {"placement": dict, "reductions": list, **dict.fromkeys(("speedup", *_TIMES), (int, float))}
+        keys |= {"placement": dict, "reductions": list, "transfers": list}
+        keys |= {**dict.fromkeys(("speedup", *_TIMES), (int, float))}
         self.take(document, "", keys)
         system = read_system_text(json.dumps(document["system"]), f"{self.source}: system")
         library = read_library_text(json.dumps(document["library"]), f"{self.source}: library")
@@ -301,36 +416,55 @@ class _Reader:
         if not all(isinstance(row, list) for row in at["matrix"]):
             raise self.fail("placement.matrix", "expected a list of rows, one per axis")
         placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
-        if not document["reductions"]:
+        if not document["reductions"] and not document["transfers"]:
             raise self.fail("reductions", "there are none")
+        old = {"name": "", "hidden": 0.0} if version == 1 else {}
+        entries = [{**old, **entry} if isinstance(entry, dict) else entry for entry in document["reductions"]]
         reductions = tuple(
-            self.reduction(entry, f"reductions[{k}]", placement, library)
-            for k, entry in enumerate(document["reductions"])
+            self.reduction(entry, f"reductions[{k}]", placement, library) for k, entry in enumerate(entries)
         )
-        plan = Plan(placement, library, reductions)
+        transfers = tuple(
+            self.transfer(entry, f"transfers[{k}]", placement, library) for k, entry in enumerate(document["transfers"])
+        )
+        plan = Plan(placement, library, reductions, transfers)
         for name, value in {**_times(plan), "speedup": plan.speedup}.items():
             if not _near(document[name], value):
-                raise self.fail(name, f"it is {document[name]!r}, but the reductions add up to {value!r}")
+                raise self.fail(name, f"it is {document[name]!r}, but the communications add up to {value!r}")
         return plan
 
     def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
         keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
-        keys |= {"program": str, **dict.fromkeys(_TIMES, (int, float))}
+        keys |= {"name": str, "hidden": (int, float), "program": str, **dict.fromkeys(_TIMES, (int, float))}
         self.take(entry, place, keys)
-        reduction = self.convert(place, lambda: Reduction(entry["axes"], entry["bytes"], entry["count"], entry["goal"]))
+        given = {key: entry[key] for key in ("axes", "bytes", "count", "goal", "name", "hidden")}
+        reduction = self.convert(place, lambda: Reduction(**given))
         hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
         program = self.convert(f"{place}.program", lambda: parse_program(entry["program"], hierarchy))
         self.convert(f"{place}.program", lambda: check_program(program, hierarchy, reduction.goal))
         model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
         planned = self.convert(place, lambda: planned_reduction(model, reduction, program))
-        for name, value in _times(planned).items():
+        self.check_times(entry, place, _times(planned))
+        return PlannedReduction(reduction, program, entry["seconds"], entry["default_seconds"], entry["bound_seconds"])
+
+    def transfer(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedTransfer:
+        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "kind": str, "count": int, "name": str}
+        times = ("seconds", "bound_seconds")
+        self.take(entry, place, keys | dict.fromkeys(("hidden", *times), (int, float)))
+        given = {key: entry[key] for key in ("axes", "bytes", "kind", "count", "name", "hidden")}
+        transfer = self.convert(place, lambda: Transfer(**given))
+        layout = self.convert(f"{place}.axes", lambda: layout_of(placement, transfer.axes))
+        planned = planned_transfer(self.convert(place, lambda: CostModel(layout, library, transfer.bytes)), transfer)
+        self.check_times(entry, place, {name: getattr(planned, name) for name in times})
+        return PlannedTransfer(transfer, entry["seconds"], entry["bound_seconds"])
+
+    def check_times(self, entry: dict[str, Any], place: str, times: dict[str, float]) -> None:
+        for name, value in times.items():
             if not _near(entry[name], value):
                 raise self.fail(
                     f"{place}.{name}",
                     f"it is {entry[name]!r:.40}, but this program on this system with this library takes {value!r}: "
                     "the file was edited, or written by another version",
                 )
-        return PlannedReduction(reduction, program, entry["seconds"], entry["default_seconds"], entry["bound_seconds"])
 
 
 def _near(given: float, value: float) -> bool:

@@ -1,27 +1,36 @@
-"""The planner: from a system, axes and reductions to ranked plans."""
+"""The planner: from a system, axes and communications to ranked plans."""
 
-from bisect import insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop
+from functools import partial
 from itertools import islice
 from math import prod
 
 from meshwright.bound import bound
+from meshwright.constraints import Constraint, allowed_rows
 from meshwright.cost import CostModel
-from meshwright.errors import PlacementError, SpecError, TooLargeError
+from meshwright.errors import PlacementError, SpecError
 from meshwright.layout import Layout, check_links, layout_of
 from meshwright.matrices import Matrix
-from meshwright.placement import Placement, check_fit, count_placements, placements
-from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
+from meshwright.placement import Placement, check_fit
+from meshwright.plan import (
+    Communication,
+    Plan,
+    PlannedCommunication,
+    PlannedReduction,
+    PlannedTransfer,
+    Reduction,
+    Transfer,
+    exposed,
+    planned_reduction,
+    planned_transfer,
+)
 from meshwright.profiles import Library, load_library
 from meshwright.program import Collective, as_collectives
+from meshwright.search import Row, Term, search
 from meshwright.spec import unknown
 from meshwright.synthesis import MAX_STEPS, program_graph
 from meshwright.system import Fabric, System
-
-MAX_PLACEMENTS = 3_000_000
-"""More placements than this are not searched."""
 
 DEFAULT_LIBRARY = "ring"
 
@@ -30,27 +39,33 @@ DEFAULT_LIBRARY = "ring"
 class Ranking:
     """Plans, the fastest first.
 
-    placements: how many there are; evaluated: for how many the best programs had to be found. The others cannot be
-    among the candidates: their bounds alone are no less than the last candidate's time.
+    placements: how many there are; evaluated: how many of them were completed and timed. The others cannot be among
+    the candidates: what is known of their first rows alone takes no less time than the last candidate.
     """
 
     candidates: tuple[Plan, ...]
     placements: int
     evaluated: int
 
+    @property
+    def pruned(self) -> int:
+        """How many placements were ruled out without completing them."""
+        return self.placements - self.evaluated
+
 
 def plan(
     system: System,
     axes: Mapping[str, int],
-    reductions: Sequence[Reduction],
+    communications: Sequence[Communication],
     *,
     library: Library | str = DEFAULT_LIBRARY,
     placement: Placement | None = None,
+    constraints: Sequence[Constraint] = (),
     top: int = 10,
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
 ) -> Ranking:
-    """The best plans for some reductions on a system: which placement, and which program for each reduction.
+    """The best plans for some communications on a system: which placement, and which program for each reduction.
 
     With a `placement`, only that one is considered; with a placement and one reduction, the candidates are its
     programs. The first candidate is proven to be the best under the model, the first k the k best.
@@ -61,118 +76,139 @@ def plan(
     >>> best.placement.matrix, best.reductions[0].program.text(best.hierarchy(best.reductions[0]))
     (((1, 4), (4, 4)), 'AllReduce all')
     """
-    if not reductions:
-        raise SpecError("there is nothing to plan: at least one reduction is needed")
     if type(top) is not int or top < 1:
         raise SpecError(f"at least one candidate must be asked for, not {top!r}")
-    for reduction in reductions:
-        if not isinstance(reduction, Reduction):
-            raise SpecError(f"expected a Reduction, not {reduction!r}; parse_reduction makes one from text")
-    check_links(system)
-    check_fit(system, axes)
-    for reduction in reductions:
-        for axis in reduction.axes:
-            if axis not in axes:
-                raise PlacementError(unknown("axis", axis, axes))
-    loaded = load_library(library) if isinstance(library, str) else library
-    search = _Search(system, loaded, reductions, max_steps, as_collectives(collectives))
+    planner = Planner(system, axes, communications, library, max_steps, collectives)
     if placement is None:
-        return search.best_placements(axes, top)
+        return planner.best(top, constraints)
     if placement.system != system or placement.sizes != dict(axes):
         raise PlacementError(
             f"the placement {[list(row) for row in placement.matrix]} is one of the axes {placement.sizes} on "
             f"{placement.system.name}, not of {dict(axes)} on {system.name}"
         )
-    if len(reductions) == 1:
-        return Ranking(search.programs(placement, top), 1, 1)
-    return Ranking((search.plan(placement),), 1, 1)
+    for constraint in constraints:
+        raise PlacementError(f"{constraint} has no meaning where the placement is given")
+    if len(communications) == 1:
+        return Ranking(planner.programs(placement, top), 1, 1)
+    return Ranking((planner.plan(placement),), 1, 1)
 
 
-class _Search:
+class Planner:
     """One planning: what was computed for one layout serves all placements that share it."""
 
     def __init__(
         self,
         system: System,
-        library: Library,
-        reductions: Sequence[Reduction],
-        max_steps: int,
-        collectives: frozenset[Collective],
+        axes: Mapping[str, int],
+        communications: Sequence[Communication],
+        library: Library | str = DEFAULT_LIBRARY,
+        max_steps: int = MAX_STEPS,
+        collectives: Collection[Collective | str] = tuple(Collective),
     ) -> None:
-        self.system, self.library, self.reductions = system, library, reductions
-        self.max_steps, self.collectives = max_steps, collectives
-        self.bounds: dict[tuple[int, tuple[int, ...]], float] = {}
+        """Refuse what cannot be planned."""
+        if not communications:
+            raise SpecError("there is nothing to plan: at least one reduction is needed")
+        for one in communications:
+            if not isinstance(one, Reduction | Transfer):
+                raise SpecError(f"expected a Reduction or a Transfer, not {one!r}; parse_reduction makes one from text")
+        check_links(system)
+        check_fit(system, axes)
+        for one in communications:
+            for axis in one.axes:
+                if axis not in axes:
+                    raise PlacementError(unknown("axis", axis, axes))
+        self.system, self.axes, self.communications = system, dict(axes), tuple(communications)
+        self.library = load_library(library) if isinstance(library, str) else library
+        self.max_steps, self.collectives = max_steps, as_collectives(collectives)
         self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
-        self.found: dict[tuple[int, Matrix | tuple[int, ...]], PlannedReduction] = {}
+        self.found: dict[tuple[int, object], PlannedCommunication] = {}
 
-    def best_placements(self, axes: Mapping[str, int], top: int) -> Ranking:
-        """Placements in the order of their bounds, until none can be among the best any more."""
-        total = count_placements(self.system, axes)
-        if total > MAX_PLACEMENTS:
-            raise TooLargeError(
-                f"there are {total:,} placements, more than the {MAX_PLACEMENTS:,} that can be searched; give a "
-                "placement, or merge axes that are always reduced over together"
-            )
-        names = tuple(axes)
-        rows = [[names.index(axis) for axis in reduction.axes] for reduction in self.reductions]
-        heap = []
-        for number, placement in enumerate(placements(self.system, axes)):
-            matrix = placement.matrix
-            least = sum([self._bound(k, _radices(matrix, chosen)) for k, chosen in enumerate(rows)])
-            heap.append((least, number, placement))
-        heapify(heap)
-        best: list[tuple[float, int, Plan]] = []
-        evaluated = 0
-        while heap and not (len(best) == top and heap[0][0] >= best[-1][0]):
-            _, number, placement = heappop(heap)
-            candidate = self.plan(placement)
-            evaluated += 1
-            insort(best, (candidate.seconds, number, candidate), key=lambda entry: entry[:2])
-            del best[top:]
-        return Ranking(tuple(candidate for _, _, candidate in best), total, evaluated)
+    def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
+        """The best placements, with the best program for each reduction on them."""
+        allowed, total = allowed_rows(self.system, self.axes, constraints)
+        names = list(self.axes)
+        terms = [
+            Term(frozenset(names.index(axis) for axis in one.axes), self._low(number), self._exact(number))
+            for number, one in enumerate(self.communications)
+            if exposed(one)
+        ]
+        found = search(
+            tuple(self.axes.values()),
+            self.system.counts,
+            allowed,
+            terms,
+            top,
+            # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
+            (lambda matrix: self.plan(self._placement(matrix)).seconds) if self.rings else None,
+        )
+        plans = [self.plan(self._placement(matrix)) for _, matrix in found.best]
+        return Ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
 
-    def _bound(self, number: int, radices: tuple[int, ...]) -> float:
-        """The bound of one reduction, times its count; it depends on the radices only."""
-        if (number, radices) not in self.bounds:
-            reduction = self.reductions[number]
-            layout = Layout(self.system, radices, ((),) * len(radices))
-            self.bounds[number, radices] = bound(layout, reduction.goal, reduction.bytes) * reduction.count
-        return self.bounds[number, radices]
+    def _placement(self, matrix: Matrix) -> Placement:
+        return Placement(self.system, tuple(self.axes), matrix)
+
+    def _low(self, number: int) -> Callable[[Row], float]:
+        one = self.communications[number]
+        what = one.goal if isinstance(one, Reduction) else one.kind
+        nowhere = ((),) * len(self.system.levels)
+        return lambda radices: exposed(one) * bound(Layout(self.system, radices, nowhere), what, one.bytes)
+
+    def _exact(self, number: int) -> Callable[[Row], float]:
+        nowhere = ((),) * len(self.system.levels)
+        weight = exposed(self.communications[number])
+
+        def seconds(radices: Row) -> float:
+            if self.rings:
+                return self._low(number)(radices)
+            return weight * self._planned(number, radices, lambda: Layout(self.system, radices, nowhere)).seconds
+
+        return seconds
 
     def plan(self, placement: Placement) -> Plan:
         """The best program for each reduction on a placement."""
         planned = []
-        for number, reduction in enumerate(self.reductions):
-            # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
+        for number, one in enumerate(self.communications):
             matrix = placement.matrix
-            key = number, matrix if self.rings else _radices(matrix, placement.rows(reduction.axes))
-            if key not in self.found:
-                self.found[key] = self._ranked(layout_of(placement, reduction.axes), reduction, 1)[0]
-            planned.append(self.found[key])
-        return Plan(placement, self.library, tuple(planned))
+            key = (placement.axes, matrix) if self.rings else _radices(matrix, placement.rows(one.axes))
+            planned.append(self._planned(number, key, partial(layout_of, placement, one.axes)))
+        return _as_plan(placement, self.library, planned)
+
+    def _planned(self, number: int, key: object, layout: Callable[[], Layout]) -> PlannedCommunication:
+        if (number, key) not in self.found:
+            self.found[number, key] = self._ranked(layout(), self.communications[number], 1)[0]
+        return self.found[number, key]
 
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
-        """The best programs of the only reduction on a placement."""
-        reduction = self.reductions[0]
-        ranked = self._ranked(layout_of(placement, reduction.axes), reduction, top)
-        return tuple(Plan(placement, self.library, (planned,)) for planned in ranked)
+        """The best programs of the only communication on a placement."""
+        one = self.communications[0]
+        ranked = self._ranked(layout_of(placement, one.axes), one, top)
+        return tuple(_as_plan(placement, self.library, [planned]) for planned in ranked)
 
-    def _ranked(self, layout: Layout, reduction: Reduction, top: int) -> list[PlannedReduction]:
-        model = CostModel(layout, self.library, reduction.bytes)
-        levels, goal = len(layout.levels), reduction.goal
+    def _ranked(self, layout: Layout, one: Communication, top: int) -> list[PlannedCommunication]:
+        model = CostModel(layout, self.library, one.bytes)
+        if isinstance(one, Transfer):
+            return [planned_transfer(model, one)]
+        levels, goal = len(layout.levels), one.goal
         graph = program_graph(levels, goal, self.max_steps, self.collectives)
-        found = [planned_reduction(model, reduction, program) for _, program in islice(graph.ranked(model), top)]
+        found = [planned_reduction(model, one, program) for _, program in islice(graph.ranked(model), top)]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"
             raise SpecError(
                 f"no program of at most {self.max_steps} steps reaches the goal {goal} over {layout.hierarchy} with "
                 f"the collectives that are allowed ({allowed})"
             )
-        return found
+        return list(found)
 
 
-def _radices(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
-    """Per level, the product of the chosen rows: the fastest way is most of the time of a large search."""
-    if len(rows) == 1:
-        return matrix[rows[0]]
+def _as_plan(placement: Placement, library: Library, planned: Sequence[PlannedCommunication]) -> Plan:
+    return Plan(
+        placement,
+        library,
+        tuple(one for one in planned if isinstance(one, PlannedReduction)),
+        tuple(one for one in planned if isinstance(one, PlannedTransfer)),
+    )
+
+
+def _radices(matrix: Matrix, rows: Sequence[int]) -> Row:
+    """Per level, the product of the chosen rows."""
     return tuple(map(prod, zip(*[matrix[row] for row in rows], strict=True)))

@@ -45,6 +45,13 @@ class Goal(StrEnum):
     BROADCAST = "broadcast"
 
 
+class TransferKind(StrEnum):
+    """What devices can do besides reducing and gathering; a library does it in one way, so there are no programs."""
+
+    ALL_TO_ALL = "all-to-all"
+    POINT_TO_POINT = "point-to-point"
+
+
 REDUCING = frozenset({Goal.ALL_REDUCE, Goal.REDUCE_SCATTER, Goal.REDUCE})
 """The goals that reduce; the others only move data."""
 

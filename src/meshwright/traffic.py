@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from meshwright.program import ROOTED, Collective
+from meshwright.program import ROOTED, Collective, TransferKind
 
 Shape = tuple[int, ...]
 
@@ -174,6 +174,22 @@ def _direct(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase
     return (phase, phase) if collective is Collective.ALL_REDUCE else (phase,)
 
 
+@cache
+def transfer_phase(kind: TransferKind, shape: Shape) -> Phase:
+    """What a transfer sends, as one phase.
+
+    All-to-all: everyone has a part for everyone, all at once; a member's messages leave one after the other.
+    Point-to-point: everyone sends what it holds to the next member, the last one to nobody.
+    """
+    if kind is TransferKind.ALL_TO_ALL:
+        found = _direct(Collective.REDUCE_SCATTER, shape, False)
+        assert found is not None
+        below = inside(shape)
+        return replace(found[0], messages=tuple(float(b * (fan - 1)) for b, fan in zip(below, shape, strict=True)))
+    (chain,) = _ring(Collective.BROADCAST, shape, False)
+    return replace(chain, messages=_one_message(shape, 0))
+
+
 def _one_message(shape: Shape, level: int) -> tuple[float, ...]:
     return tuple(float(k == level) for k in range(len(shape)))
 
@@ -221,6 +237,35 @@ def _recursive(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Ph
         return tuple(halving + halving[::-1])
     size = prod(shape)
     return tuple(_exchange(shape, level, d, size * 0.5 ** (k + 1)) for k, (level, d) in enumerate(rounds))[::-1]
+
+
+def _halving(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, ...] | None:
+    """Recursive halving as most libraries order it: half to the farthest first; gathering in reverse.
+
+    A ring where a fan is not a power of two.
+    """
+    rounds = _rounds(shape)
+    if collective not in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+        return None
+    if rounds is None:
+        return _ring(collective, shape, rotates)
+    amounts = [0.5 ** (k + 1) for k in range(len(rounds))]
+    if collective is Collective.REDUCE_SCATTER:
+        return tuple(_exchange(shape, *at, amount) for at, amount in zip(rounds[::-1], amounts, strict=True))
+    size = prod(shape)
+    return tuple(_exchange(shape, *at, size * amount) for at, amount in zip(rounds, amounts[::-1], strict=True))
+
+
+def _reduce_and_scatter(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, ...] | None:
+    """In groups of two or three: everyone sends all to the first, which adds up and sends each its part."""
+    size = prod(shape)
+    if collective is not Collective.REDUCE_SCATTER or size > 3:
+        return None
+    others = range(1, size)
+    return (
+        _explicit(shape, [(member, 0) for member in others], 1.0),
+        _explicit(shape, [(0, member) for member in others], 1 / size),
+    )
 
 
 def _doubling(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, ...] | None:
@@ -429,6 +474,8 @@ ALGORITHMS: dict[str, Callable[[Collective, Shape, bool], tuple[Phase, ...] | No
     "two-way-ring": _two_way_ring,
     "tree": _tree,
     "recursive": _recursive,
+    "halving": _halving,
+    "reduce-and-scatter": _reduce_and_scatter,
     "doubling": _doubling,
     "direct": _direct,
     "switch": _switch,

@@ -28,6 +28,8 @@ def test_candidates_are_ranked_and_add_up() -> None:
         "bytes": 2**26,
         "count": 80,
         "goal": "all-reduce",
+        "name": "",
+        "hidden": 0.0,
         "program": "ReduceScatter inside node; AllReduce across node; AllGather inside node",
         "seconds": pytest.approx(0.0172122, rel=1e-4),
         "default_seconds": pytest.approx(0.0314573, rel=1e-4),
@@ -97,7 +99,7 @@ def test_the_paper_is_reproduced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*PLAN], "Missing option '--reduce'"),
+        ([*PLAN], "give either --reduce (one or more) or --workload"),
         ([*PLAN, "--reduce", "data=2"], "has no unit"),
         ([*PLAN, "--reduce", "data=0B"], "bytes=0"),
         ([*PLAN, "--reduce", "dat=2GiB"], "unknown axis 'dat'; did you mean 'data'"),

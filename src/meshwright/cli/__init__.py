@@ -24,6 +24,7 @@ from meshwright.cli.reproduce import reproduce
 from meshwright.cli.run import run
 from meshwright.cli.systems import systems
 from meshwright.cli.testbed import testbed
+from meshwright.cli.workload import workload
 from meshwright.errors import EngineError, MeshwrightError
 
 
@@ -72,6 +73,7 @@ for verb in (
     programs,
     check,
     systems,
+    workload,
     reproduce,
     run,
     hosts,

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table
-from meshwright.explain import step_costs, what_would_help, why
+from meshwright.explain import step_costs, what_would_help, why, why_transfer
 from meshwright.plan import Plan, PlannedReduction, read_plan
 from meshwright.program import step_text
 from meshwright.units import format_amount, format_bandwidth, format_bytes, format_seconds
@@ -34,6 +34,12 @@ def explain(plan_file: Path, as_json: bool) -> None:
     for planned in plan.reductions:
         click.echo()
         _print(plan, planned)
+    for transfer in plan.transfers:
+        what = transfer.transfer
+        click.echo(
+            f"\n{what.kind} over {'+'.join(what.axes)}, {format_bytes(what.bytes)}: {format_seconds(transfer.seconds)} "
+            f"(bound {format_seconds(transfer.bound_seconds)}): {why_transfer(plan, transfer)}"
+        )
     click.echo("\nWhat would help, with the same programs:")
     for entry in helps:
         click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")

@@ -1,12 +1,13 @@
 """`meshwright plan`: where to put the axes, and how to reduce."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from meshwright.cli.common import (
-    axes_option,
     json_option,
     max_steps_option,
     new_table,
@@ -15,31 +16,73 @@ from meshwright.cli.common import (
     say,
     system_option,
 )
+from meshwright.constraints import Constraint, Rule, parse_constraint
 from meshwright.errors import SpecError
 from meshwright.explain import why
+from meshwright.orders import Habit, gain, habits, mesh_code
 from meshwright.placement import Placement, parse_axes
-from meshwright.plan import Plan, PlannedReduction, parse_reduction, ratio, write_plan
-from meshwright.planner import DEFAULT_LIBRARY, Ranking
+from meshwright.plan import (
+    Communication,
+    Plan,
+    PlannedReduction,
+    communication_of,
+    exposed,
+    kind_of,
+    parse_reduction,
+    ratio,
+    write_plan,
+)
+from meshwright.planner import DEFAULT_LIBRARY, Planner, Ranking
 from meshwright.planner import plan as make_plan
 from meshwright.profiles import library_names
 from meshwright.program import ROOTED, Collective, device_groups, step_text
+from meshwright.sizes import Choice, Choices, check_memory, choose_sizes, with_devices
+from meshwright.spec import split_items
 from meshwright.system import System, load_system
-from meshwright.units import format_bytes, format_seconds
+from meshwright.units import format_amount, format_bytes, format_seconds
+from meshwright.workload import Workload, load_workload
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[_Command], _Command]:
+    name = str(rule).replace("-", "_")
+    return click.option(f"--{rule}", name, multiple=True, metavar=metavar, help=text)
 
 
 @click.command()
 @system_option
-@axes_option
+@click.option(
+    "--axes",
+    "axes_spec",
+    metavar="AXES",
+    help="The parallelism axes and their sizes, like data=4,shard=16 [default: those of the workload].",
+)
 @click.option(
     "--reduce",
     "reductions",
     multiple=True,
-    required=True,
     metavar="AXES=BYTES",
     help="A reduction, [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like data=2GiB or data+shard=64MiB*80; BYTES is the size of "
     "the whole tensor: what each device holds before an all-reduce. May be given several times.",
 )
+@click.option(
+    "--workload",
+    "workload_spec",
+    metavar="WORKLOAD",
+    help="All that a step sends: one of `meshwright workload list`, or the path of a .yaml file. Instead of --reduce.",
+)
 @click.option("--placement", "matrix", metavar="MATRIX", help='Only this placement, like "[[4,1],[1,16]]".')
+@_constraint_option(Rule.INSIDE, "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
+@_constraint_option(Rule.NOT_ACROSS, "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
+@_constraint_option(Rule.ROW, "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
+@click.option("--devices", type=click.IntRange(min=1), help="So many devices: sets the count of the outermost level.")
+@click.option(
+    "--choose",
+    metavar="AXES",
+    help="Choose the sizes of these axes too, like data,tensor,pipeline; for a workload that describes its model.",
+)
+@click.option("--compare", is_flag=True, help="Beside the placements that PyTorch, JAX and Megatron give by default.")
 @click.option(
     "--library",
     default=DEFAULT_LIBRARY,
@@ -53,9 +96,16 @@ from meshwright.units import format_bytes, format_seconds
 @json_option
 def plan(
     system_spec: str,
-    axes_spec: str,
+    axes_spec: str | None,
     reductions: tuple[str, ...],
+    workload_spec: str | None,
     matrix: str | None,
+    inside: tuple[str, ...],
+    not_across: tuple[str, ...],
+    row: tuple[str, ...],
+    devices: int | None,
+    choose: str | None,
+    compare: bool,
     library: str,
     no_rooted: bool,
     top: int,
@@ -67,33 +117,186 @@ def plan(
 
     With --placement and one reduction, rank the programs of that placement.
     """
-    system, axes = load_system(system_spec), parse_axes(axes_spec)
-    ranking = make_plan(
-        system,
-        axes,
-        [parse_reduction(text) for text in reductions],
-        library=library,
-        placement=None if matrix is None else _placement(matrix, system, tuple(axes)),
-        top=top,
-        max_steps=max_steps,
-        collectives=[c for c in Collective if not (no_rooted and c in ROOTED)],
-    )
+    if bool(reductions) == bool(workload_spec):
+        raise SpecError("give either --reduce (one or more) or --workload")
+    system = load_system(system_spec)
+    if devices is not None:
+        system = with_devices(system, devices)
+    constraints = [
+        parse_constraint(rule, text)
+        for rule, texts in ((Rule.INSIDE, inside), (Rule.NOT_ACROSS, not_across), (Rule.ROW, row))
+        for text in texts
+    ]
+    collectives = [c for c in Collective if not (no_rooted and c in ROOTED)]
+    axes = parse_axes(axes_spec) if axes_spec else {}
+    workload: Workload | None = None
+    choices: Choices | None = None
+    communications: tuple[Communication, ...]
+    if choose is not None:
+        if workload_spec is None or matrix is not None:
+            raise SpecError("--choose needs a --workload that describes its model, and no --placement")
+        file = load_workload(workload_spec)
+        free = split_items(choose, "axes to choose", "data,tensor,pipeline")
+        fixed = axes if axes_spec else {axis: size for axis, size in file.axes.items() if axis not in free}
+        choices = choose_sizes(
+            system,
+            file,
+            free,
+            fixed,
+            library=library,
+            constraints=constraints,
+            top=top,
+            max_steps=max_steps,
+            collectives=collectives,
+            progress=_progress(as_json),
+        )
+        workload = choices.best[0].workload
+        axes, communications, ranking = dict(workload.axes), workload.communications, choices.best[0].ranking
+    else:
+        if workload_spec is not None:
+            workload = load_workload(workload_spec).workload(axes or None)
+            check_memory(workload)
+            axes, communications = axes or dict(workload.axes), workload.communications
+        else:
+            communications = tuple(parse_reduction(text) for text in reductions)
+        if not axes:
+            raise SpecError("--axes is missing: give the axes and their sizes, like data=4,shard=16")
+        ranking = make_plan(
+            system,
+            axes,
+            communications,
+            library=library,
+            placement=None if matrix is None else _placement(matrix, system, tuple(axes)),
+            constraints=constraints,
+            top=top,
+            max_steps=max_steps,
+            collectives=collectives,
+        )
+    best = ranking.candidates[0]
+    habit = habits(Planner(system, axes, communications, library, max_steps, collectives)) if compare else []
     if out is not None:
-        write_plan(ranking.candidates[0], out)
+        write_plan(best, out)
         say(f"wrote the best plan to {out}")
     if as_json:
-        print_json(
+        print_json(_document(system, axes, ranking, workload, choices, habit, constraints))
+        return
+    if choices is not None:
+        _print_choices(choices, top)
+    _print(ranking, by_program=matrix is not None and len(communications) == 1, workload=workload)
+    if habit:
+        _print_habits(habit, best)
+
+
+def _progress(as_json: bool) -> Callable[[int, int], None]:
+    """Says how far the sizes are, now and then, to a person."""
+
+    def tell(done: int, every: int) -> None:
+        if not as_json and every > 200 and done and done % 200 == 0:
+            say(f"{done} of {every} choices of sizes")
+
+    return tell
+
+
+def _document(
+    system: System,
+    axes: dict[str, int],
+    ranking: Ranking,
+    workload: Workload | None,
+    choices: Choices | None,
+    habit: list[Habit],
+    constraints: list[Constraint],
+) -> dict[str, Any]:
+    best = ranking.candidates[0]
+    found: dict[str, Any] = {
+        "system": system.name,
+        "axes": axes,
+        "library": best.library.name,
+        "placements": ranking.placements,
+        "evaluated": ranking.evaluated,
+        "pruned": ranking.pruned,
+        "constraints": [str(constraint) for constraint in constraints],
+        "candidates": [candidate.document() for candidate in ranking.candidates],
+        "mesh": mesh_code(best.placement),
+    }
+    if workload is not None:
+        found["workload"] = {
+            "name": workload.name,
+            "memory_bytes": workload.memory,
+            "memory_limit_bytes": workload.memory_limit,
+            "compute_seconds": workload.compute,
+        }
+    if choices is not None:
+        found["sizes"] = {
+            "tried": choices.tried,
+            "refused": dict(choices.refused),
+            "best": [
+                {"axes": dict(c.workload.axes), "seconds": c.seconds, "memory_bytes": c.workload.memory}
+                for c in choices.best[: len(ranking.candidates)]
+            ],
+        }
+    if habit:
+        found["comparison"] = [
             {
-                "system": system.name,
-                "axes": axes,
-                "library": ranking.candidates[0].library.name,
-                "placements": ranking.placements,
-                "evaluated": ranking.evaluated,
-                "candidates": [candidate.document() for candidate in ranking.candidates],
+                "name": one.name,
+                "missing": one.missing,
+                **(
+                    {
+                        "axes": list(one.plan.placement.axes),
+                        "matrix": [list(row) for row in one.plan.placement.matrix],
+                        "default_seconds": one.plan.default_seconds,
+                        "seconds": one.plan.seconds,
+                        "gain": gain(one, best),
+                    }
+                    if one.plan
+                    else {}
+                ),
             }
+            for one in habit
+        ]
+    return found
+
+
+def _print_choices(choices: Choices, top: int) -> None:
+    known = choices.best[0].workload.compute is not None
+    table = new_table("", "sizes", "time", "communication", *(["computing"] if known else []), "memory")
+
+    def add(number: int, choice: Choice) -> None:
+        made = choice.workload
+        table.add_row(
+            str(number),
+            ",".join(f"{axis}={size}" for axis, size in made.axes.items()),
+            format_seconds(choice.seconds),
+            format_seconds(choice.ranking.candidates[0].seconds),
+            *([format_seconds(made.compute or 0.0)] if known else []),
+            format_amount(made.memory or 0.0),
         )
-    else:
-        _print(ranking, by_program=matrix is not None and len(reductions) == 1)
+
+    for number, choice in enumerate(choices.best[:top], 1):
+        add(number, choice)
+    print_table(table)
+    refused = "; ".join(f"{count} not possible: {reason}" for reason, count in choices.refused.items())
+    click.echo(f"\n{choices.tried} choices of sizes{'; ' + refused if refused else ''}.")
+    if not known:
+        click.echo("Compared by communication alone; with 'flops' in the model, computing and the bubble count too.")
+    click.echo("\nWith the first:\n")
+
+
+def _print_habits(habit: list[Habit], best: Plan) -> None:
+    click.echo("\nBeside what is done today:")
+    table = new_table("order", "placement", "default collectives", "best programs", "this plan is faster by")
+    for one in habit:
+        if one.plan is None:
+            table.add_row(one.name, f"none: {one.missing}", "", "", "")
+            continue
+        rows = dict(zip(one.plan.placement.axes, one.plan.placement.matrix, strict=True))
+        table.add_row(
+            one.name,
+            str([list(rows[axis]) for axis in best.placement.axes]),
+            format_seconds(one.plan.default_seconds),
+            format_seconds(one.plan.seconds),
+            f"{gain(one, best):.2f}x",
+        )
+    print_table(table)
 
 
 def _placement(text: str, system: System, axes: tuple[str, ...]) -> Placement:
@@ -107,19 +310,19 @@ def _placement(text: str, system: System, axes: tuple[str, ...]) -> Placement:
     return Placement(system, axes, tuple(tuple(row) for row in matrix))
 
 
-def _print(ranking: Ranking, by_program: bool) -> None:
+def _print(ranking: Ranking, by_program: bool, workload: Workload | None) -> None:
     best = ranking.candidates[0]
-    several = len(best.reductions) > 1
+    several = len(best.communications) > 1 and workload is None
+    by_program = by_program and bool(best.reductions)
     columns = ["", "program" if by_program else "placement", "time", "default", "speedup", "over bound"]
     names = ["+".join(r.reduction.axes) for r in best.reductions] if several else []
     table = new_table(*columns, *(f"{name} share" for name in names))
     for number, candidate in enumerate(ranking.candidates, 1):
-        first = candidate.reductions[0]
-        what = (
-            first.program.text(candidate.hierarchy(first))
-            if by_program
-            else str([list(row) for row in candidate.placement.matrix])
-        )
+        if by_program:
+            first = candidate.reductions[0]
+            what = first.program.text(candidate.hierarchy(first))
+        else:
+            what = str([list(row) for row in candidate.placement.matrix])
         shares = [f"{ratio(r.seconds * r.reduction.count, candidate.seconds):.0%}" for r in candidate.reductions]
         table.add_row(
             str(number),
@@ -131,14 +334,58 @@ def _print(ranking: Ranking, by_program: bool) -> None:
             *(shares if several else []),
         )
     print_table(table)
-    considered = f"{ranking.placements} placement{'s' if ranking.placements != 1 else ''}"
-    click.echo(f"\nThe best of {considered}, on {best.placement.system.name}, library {best.library.name}:")
+    click.echo(f"\n{_certificate(ranking)}")
+    click.echo(f"\nThe best, on {best.placement.system.name}, library {best.library.name}:")
     for line in why(best):
         click.echo(f"  {line}")
     click.echo(f"\n{best.placement}")
+    if workload is not None:
+        _print_workload(best, workload)
+        return
     for planned in best.reductions:
         click.echo()
         _print_program(best, planned)
+
+
+def _certificate(ranking: Ranking) -> str:
+    """What was searched, and what that proves."""
+    total, timed = ranking.placements, ranking.evaluated
+    if total == 1:
+        return "One placement."
+    if timed >= total:
+        return f"All {total:,} placements were timed: under the model, none is faster."
+    return (
+        f"{total:,} placements: {timed:,} were timed, and bounds rule out the other {ranking.pruned:,}: under the "
+        "model, none is faster."
+    )
+
+
+def _print_workload(best: Plan, workload: Workload) -> None:
+    click.echo()
+    table = new_table("communication", "kind", "over", "bytes", "count", "each", "hidden", "share", "program")
+    for planned in best.communications:
+        one = communication_of(planned)
+        program = planned.program.text(best.hierarchy(planned)) if isinstance(planned, PlannedReduction) else ""
+        table.add_row(
+            one.name,
+            kind_of(one),
+            "+".join(one.axes),
+            format_amount(one.bytes),
+            str(one.count),
+            format_seconds(planned.seconds),
+            f"{one.hidden:.0%}" if one.hidden else "",
+            f"{ratio(planned.seconds * exposed(one), best.seconds):.1%}",
+            program,
+        )
+    print_table(table)
+    if workload.memory is not None:
+        limit = f" of {format_amount(workload.memory_limit)}" if workload.memory_limit is not None else ""
+        click.echo(f"\nmemory per device: {format_amount(workload.memory)}{limit}")
+    if workload.compute is not None:
+        click.echo(f"computing and waiting in the pipeline: {format_seconds(workload.compute)}")
+    click.echo("\nThe mesh:")
+    for engine, line in mesh_code(best.placement).items():
+        click.echo(f"  {engine}: {line}")
 
 
 def _print_program(plan: Plan, planned: PlannedReduction) -> None:

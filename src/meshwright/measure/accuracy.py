@@ -179,9 +179,13 @@ def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
 
 
 def placement_spread(pairs: Sequence[Pair]) -> float:
-    """The slowest over the fastest placement for the same reduction, with the best measured program of each."""
+    """The slowest over the fastest placement of groups of the same size, with the library's own collective.
+
+    By which name an axis goes is no matter: of two placements that only swap two axes of the same size, a study need
+    measure one.
+    """
     groups: dict[tuple[object, ...], list[float]] = {}
     for pair in pairs:
         time = pair.default.measured if pair.default is not None else pair.outcomes[0].measured
-        groups.setdefault((pair.system, pair.over, pair.goal, pair.bytes, pair.group), []).append(time)
+        groups.setdefault((pair.system, pair.goal, pair.bytes, pair.group), []).append(time)
     return max((max(times) / min(times) for times in groups.values()), default=1.0)

@@ -1,0 +1,159 @@
+"""`meshwright workload`: what a training step sends."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.errors import SpecError
+from meshwright.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
+from meshwright.placement import parse_axes
+from meshwright.plan import kind_of
+from meshwright.units import format_amount, format_bytes, format_seconds
+from meshwright.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
+
+
+@click.group()
+def workload() -> None:
+    """Show or derive what a training step sends, for `meshwright plan --workload`."""
+
+
+@workload.command("list")
+@json_option
+def list_workloads(as_json: bool) -> None:
+    """List the workloads that ship with the package."""
+    found = [load_workload(name) for name in workload_names()]
+    if as_json:
+        print_json({"workloads": [{"name": one.name, "axes": dict(one.axes)} for one in found]})
+        return
+    table = new_table("workload", "axes", "devices", "communications")
+    for one in found:
+        made = one.workload()
+        devices = 1
+        for size in one.axes.values():
+            devices *= size
+        sizes = ",".join(f"{axis}={size}" for axis, size in one.axes.items())
+        table.add_row(one.name, sizes, str(devices), str(len(made.lines)))
+    print_table(table)
+
+
+_AXES_HELP = f"The axes and their sizes, like data=4,shard=8,tensor=8; of {', '.join(AXES)}."
+
+
+@workload.command()
+@click.argument("spec", metavar="WORKLOAD")
+@click.option("--axes", "axes_spec", metavar="AXES", help="Other sizes, for a workload that describes its model.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the communications to this file.")
+@json_option
+def show(spec: str, axes_spec: str | None, out: Path | None, as_json: bool) -> None:
+    """Show a workload: one that ships with the package, or the path of a .yaml file."""
+    _report(load_workload(spec).workload(parse_axes(axes_spec) if axes_spec else None), out, as_json)
+
+
+def _value(name: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    def convert(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+        if text is None:
+            return None
+        try:
+            return PARSERS[name](text)
+        except SpecError as error:
+            raise SpecError(f"--{name.replace('_', '-')}: {error}") from None
+
+    return convert
+
+
+def _option(name: str, text: str, required: bool = False) -> Callable[[Any], Any]:
+    flag = "--" + name.replace("_", "-")
+    return click.option(flag, name, callback=_value(name), metavar=name.upper(), required=required, help=text)
+
+
+@workload.command()
+@_option("params", "All parameters, like 70B; those of experts included.", required=True)
+@_option("layers", "Transformer layers.", required=True)
+@_option("hidden", "The width of the model.", required=True)
+@_option("seq", "Tokens in a sequence.", required=True)
+@_option("micro_batch", "Sequences in a micro-batch.", required=True)
+@_option("global_batch", "Sequences in a step, of all devices.", required=True)
+@_option("dtype", f"The type of weights and activations: {', '.join(DTYPES)} [default: bf16].")
+@_option("gradients", "The type in which gradients are reduced [default: fp32].")
+@_option("heads", "Attention heads [default: of 128 each].")
+@_option("kv_heads", "Heads of keys and values [default: as many].")
+@_option("experts", "Experts in a layer [default: none].")
+@_option("top_k", "Experts that a token goes to [default: 1].")
+@_option("expert_params", "The parameters of all experts, like 135B.")
+@click.option("--sequence-parallel", is_flag=True, help="Gather and scatter activations instead of all-reducing them.")
+@_option("recompute", f"What is computed again: {', '.join(Recompute)} [default: selective].")
+@_option("device_memory", "What a device has, like 80GB: a hard limit.")
+@_option("flops", "What a device reaches, like 400TFLOP/s: computing and the pipeline's bubble count too.")
+@click.option("--axes", "axes_spec", required=True, metavar="AXES", help=_AXES_HELP)
+@click.option(
+    "--hide",
+    multiple=True,
+    metavar="GROUP=SHARE",
+    help="The share of a group's time that is hidden behind computation, like gradients=0.8; groups: "
+    f"{', '.join(GROUPS)}. May be given several times.",
+)
+@click.option("--name", default="llm", show_default=True, help="What the workload is called.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the communications to this file.")
+@json_option
+def llm(axes_spec: str, hide: tuple[str, ...], name: str, out: Path | None, as_json: bool, **values: Any) -> None:
+    """Derive the communications of one training step of a language model, each with its formula and source."""
+    model = Model(**{key: value for key, value in values.items() if value is not None})
+    made = derive(name, model, parse_axes(axes_spec), _overlap(hide))
+    _report(made, out, as_json)
+
+
+def _overlap(hide: tuple[str, ...]) -> dict[str, float]:
+    shares = {}
+    for text in hide:
+        group, equals, share = (part.strip() for part in text.partition("="))
+        if not equals or group not in GROUPS:
+            raise SpecError(f"--hide {text!r} is not GROUP=SHARE, like gradients=0.8; groups: {', '.join(GROUPS)}")
+        shares[group] = parse_share(share)
+    return shares
+
+
+def _report(made: Workload, out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        write_workload(made, out)
+        say(f"wrote {len(made.lines)} communications to {out}")
+    if as_json:
+        print_json(
+            {
+                **made.document(),
+                "symbols": made.model.symbols(made.axes) if made.model else {},
+                "memory_bytes": made.memory,
+                "memory_limit_bytes": made.memory_limit,
+                "compute_seconds": made.compute,
+            }
+        )
+        return
+    if made.axes:
+        click.echo(f"{made.name}, axes {','.join(f'{axis}={size}' for axis, size in made.axes.items())}")
+    table = new_table("communication", "kind", "over", "bytes", "count", "hidden", "formula")
+    sources = list(dict.fromkeys(line.source for line in made.lines if line.source))
+    for line, one in zip(made.lines, made.communications, strict=True):
+        table.add_row(
+            one.name,
+            kind_of(one),
+            "+".join(one.axes),
+            format_amount(one.bytes) if made.model else format_bytes(one.bytes),
+            str(one.count),
+            f"{one.hidden:.0%}" if one.hidden else "",
+            line.formula + (f" [{sources.index(line.source) + 1}]" if line.source else ""),
+        )
+    print_table(table)
+    if made.model is not None:
+        used = {word for line in made.lines for word in line.formula.split()}
+        symbols = made.model.symbols(made.axes).items()
+        click.echo("\nwith " + "; ".join(f"{letter} = {text}" for letter, text in symbols if letter in used))
+    for number, text in enumerate(sources, 1):
+        click.echo(f"[{number}] {text}")
+    if made.memory is not None:
+        limit = f" of {format_amount(made.memory_limit)}" if made.memory_limit is not None else ""
+        over = made.memory_limit is not None and made.memory > made.memory_limit
+        click.echo(f"memory per device: {format_amount(made.memory)}{limit}{', which is too much' if over else ''}")
+    if made.compute is not None:
+        click.echo(f"computing and waiting in the pipeline: {format_seconds(made.compute)}")

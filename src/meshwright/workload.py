@@ -1,0 +1,291 @@
+"""Workloads: all that the devices of a training program send each other in one step.
+
+A workload comes from Python, from a YAML file that lists its communications, or from a file that describes the model
+and leaves the communications to be derived:
+
+    name: my-step
+    axes: data=4,tensor=8
+    overlap: {backward: 0.9}
+    communications:
+      - {name: gradients, kind: all-reduce, axes: data, bytes: 2GiB, overlap: backward}
+      - {name: activations, kind: all-reduce, axes: tensor, bytes: 64MiB, count: 320}
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from meshwright.errors import PlacementError, SpecError
+from meshwright.llm import GROUPS, Lines, Model, read_model
+from meshwright.placement import parse_axes
+from meshwright.plan import Communication, Reduction, Transfer, kind_of
+from meshwright.program import Goal, TransferKind
+from meshwright.spec import parse_count, unknown
+from meshwright.units import format_bytes, parse_bytes
+from meshwright.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
+
+KINDS = (*map(str, Goal), *map(str, TransferKind))
+
+_EXAMPLE = "communications: [{name: gradients, kind: all-reduce, axes: data, bytes: 2GiB}]"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A communication of a workload.
+
+    overlap: the group of those that overlap with computation to the same share; formula and source: where its size
+    and count come from.
+    """
+
+    communication: Communication
+    overlap: str = ""
+    formula: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The communications of one step.
+
+    axes: the sizes that the amounts are for; empty if they hold for any. overlap: for each group of communications
+    that may overlap with computation, the share of its time that is hidden. memory: what a device needs, in bytes, and
+    what it has; compute: the seconds that a device computes or waits for other stages, both None if not known.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    axes: Mapping[str, int] = field(default_factory=dict)
+    overlap: Mapping[str, float] = field(default_factory=dict)
+    memory: float | None = None
+    memory_limit: float | None = None
+    compute: float | None = None
+    model: Model | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a workload that does not hang together."""
+        if not self.lines:
+            raise SpecError(f"the workload {self.name!r} has no communications")
+        for group, share in self.overlap.items():
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise SpecError(f"overlap {group!r} hides {share!r} of the time; expected a share from 0 to 1")
+        known = {line.overlap for line in self.lines if line.overlap}
+        if self.model is None:
+            for line in self.lines:
+                if line.overlap and line.overlap not in self.overlap:
+                    raise SpecError(f"{line.communication.name!r}: {unknown('overlap', line.overlap, self.overlap)}")
+        for group in self.overlap:
+            if self.model is not None and group not in GROUPS:
+                raise SpecError(unknown("overlap", group, GROUPS))
+            if group not in known and self.model is None:
+                raise SpecError(
+                    f"overlap {group!r} is in no communication; those named are {', '.join(known) or 'none'}"
+                )
+        if self.axes:
+            for line in self.lines:
+                for axis in line.communication.axes:
+                    if axis not in self.axes:
+                        raise PlacementError(f"{line.communication.name!r}: {unknown('axis', axis, self.axes)}")
+
+    @property
+    def communications(self) -> tuple[Communication, ...]:
+        """The communications, with the share of their time that is hidden."""
+        return tuple(
+            replace(line.communication, hidden=self.overlap.get(line.overlap, line.communication.hidden))
+            for line in self.lines
+        )
+
+    def document(self) -> dict[str, Any]:
+        """As plain data; what a workload file holds."""
+        entries = []
+        for line in self.lines:
+            one = line.communication
+            entry: dict[str, Any] = {"name": one.name, "kind": kind_of(one), "axes": "+".join(one.axes)}
+            entry |= {"bytes": format_bytes(one.bytes), "count": one.count}
+            entry |= {
+                key: value
+                for key, value in (("overlap", line.overlap), ("formula", line.formula), ("source", line.source))
+                if value and (key != "overlap" or line.overlap in self.overlap)
+            }
+            entries.append(entry)
+        named = {line.overlap for line in self.lines}
+        overlap = {group: share for group, share in self.overlap.items() if group in named}
+        return {
+            "name": self.name,
+            **({"axes": ",".join(f"{axis}={size}" for axis, size in self.axes.items())} if self.axes else {}),
+            **({"overlap": overlap} if overlap else {}),
+            "communications": entries,
+        }
+
+
+def derive(name: str, model: Model, axes: Mapping[str, int], overlap: Mapping[str, float] | None = None) -> Workload:
+    """The workload of a model whose axes have the given sizes."""
+    lines: Lines = model.lines(axes)
+    if not lines:
+        sizes = ",".join(f"{axis}={size}" for axis, size in axes.items())
+        raise SpecError(f"the model communicates nothing with the axes {sizes}: every axis has the size 1")
+    return Workload(
+        name,
+        tuple(Line(one, group, formula, source) for one, group, formula, source in lines),
+        dict(axes),
+        dict(overlap or {}),
+        model.memory(axes),
+        model.device_memory,
+        model.compute(axes),
+        model,
+    )
+
+
+@dataclass(frozen=True)
+class WorkloadFile:
+    """What a workload file holds: communications, or a model that they are derived from for given axis sizes."""
+
+    name: str
+    axes: Mapping[str, int]
+    overlap: Mapping[str, float]
+    lines: tuple[Line, ...]
+    model: Model | None
+
+    def workload(self, axes: Mapping[str, int] | None = None) -> Workload:
+        """The workload for some axis sizes, or for those in the file."""
+        sizes = dict(axes or self.axes)
+        if self.model is not None:
+            if not sizes:
+                raise SpecError(
+                    f"the workload {self.name!r} is a model without axis sizes: give some, like data=8,tensor=8"
+                )
+            return derive(self.name, self.model, sizes, self.overlap)
+        if self.axes and axes and dict(axes) != dict(self.axes):
+            given, own = (",".join(f"{axis}={size}" for axis, size in s.items()) for s in (axes, self.axes))
+            raise PlacementError(
+                f"the workload {self.name!r} lists its bytes for the axes {own}, not for {given}; a workload that "
+                "describes its model can be had for any sizes"
+            )
+        return Workload(self.name, self.lines, sizes, self.overlap)
+
+
+def workload_names() -> tuple[str, ...]:
+    """The names of the workloads that ship with the package, sorted."""
+    names = (entry.name for entry in files("meshwright").joinpath("workloads").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+def load_workload(spec: str) -> WorkloadFile:
+    """A workload that ships with the package, by its name, or one from the path of a YAML file."""
+    if spec.lower().endswith((".yaml", ".yml")):
+        return read_workload_text(read_text(Path(spec), "workload"), spec)
+    if spec not in workload_names():
+        raise SpecError(f"{unknown('workload', spec, workload_names())}; or give the path of a .yaml file")
+    path = files("meshwright").joinpath("workloads", f"{spec}.yaml")
+    return read_workload_text(path.read_text(encoding="utf-8"), f"{spec}.yaml")
+
+
+def read_workload_text(text: str, source: str) -> WorkloadFile:
+    """A workload file from its text; `source` is what error messages call it."""
+    root = compose(text, source, _EXAMPLE)
+    readers: dict[str, Reader] = {
+        "name": word,
+        "axes": parsed(parse_axes),
+        "overlap": _overlap,
+        "communications": _lines,
+        "model": read_model,
+    }
+    values = mapping(root, source, "a workload", readers, [])
+    if ("communications" in values) == ("model" in values):
+        raise problem(root, source, "a workload has either 'communications' or a 'model' that they are derived from")
+    found = WorkloadFile(
+        values.get("name", Path(source).stem),
+        values.get("axes", {}),
+        values.get("overlap", {}),
+        values.get("communications", ()),
+        values.get("model"),
+    )
+    try:
+        if found.axes or found.model is None:
+            found.workload()
+    except SpecError as error:
+        raise SpecError(f"{source}: {error}") from None
+    except PlacementError as error:
+        raise PlacementError(f"{source}: {error}") from None
+    return found
+
+
+def write_workload(workload: Workload, path: Path) -> None:
+    """Write a workload's communications to a file."""
+    text = yaml.safe_dump(workload.document(), sort_keys=False, width=120, allow_unicode=True)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"cannot write the workload file {str(path)!r}: {error}") from None
+
+
+def _overlap(node: yaml.Node, source: str) -> dict[str, float]:
+    if not isinstance(node, yaml.MappingNode):
+        raise problem(node, source, "'overlap' must be a mapping from groups to the share of their time that is hidden")
+    shares: dict[str, float] = {}
+    for key, value in node.value:
+        shares[word(key, source)] = parsed(parse_share)(value, source)
+    return shares
+
+
+def parse_share(text: str) -> float:
+    """A share from 0 to 1."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise SpecError(f"{text!r} is not a share of the time: expected a number from 0 to 1")
+    return share
+
+
+def _lines(node: yaml.Node, source: str) -> tuple[Line, ...]:
+    children = items(node, source, "'communications'")
+    return tuple(_line(child, source, number) for number, child in enumerate(children, 1))
+
+
+def _line(node: yaml.Node, source: str, number: int) -> Line:
+    values = mapping(node, source, "a communication", _READERS, ["kind", "axes", "bytes"])
+    name = values.get("name", f"{number}: {values['kind']} over {'+'.join(values['axes'])}")
+    try:
+        one = communication(name, values["kind"], values["axes"], values["bytes"], values.get("count", 1))
+    except SpecError as error:
+        raise problem(node, source, str(error)) from None
+    return Line(one, *(values.get(key, "") for key in ("overlap", "formula", "source")))
+
+
+def communication(name: str, kind: str, axes: Sequence[str], amount: int, count: int = 1) -> Communication:
+    """A communication of any kind, by its name."""
+    if kind in list(Goal):
+        return Reduction(tuple(axes), amount, count, Goal(kind), name)
+    if kind in list(TransferKind):
+        return Transfer(tuple(axes), amount, TransferKind(kind), count, name)
+    raise SpecError(unknown("kind", kind, KINDS))
+
+
+def _parse_kind(text: str) -> str:
+    if text not in KINDS:
+        raise SpecError(unknown("kind", text, KINDS))
+    return text
+
+
+def _axes(node: yaml.Node, source: str) -> tuple[str, ...]:
+    """A list, or names joined by `+`."""
+    if isinstance(node, yaml.SequenceNode):
+        return tuple(word(child, source) for child in items(node, source, "axes"))
+    return tuple(name.strip() for name in word(node, source).split("+"))
+
+
+_READERS: dict[str, Reader] = {
+    "name": word,
+    "kind": parsed(_parse_kind),
+    "axes": _axes,
+    "bytes": parsed(parse_bytes),
+    "count": parsed(lambda text: parse_count(text, "a communication", "workload", "count: 80")),
+    "overlap": word,
+    "formula": word,
+    "source": word,
+}
