@@ -18,7 +18,7 @@ from meshwright import (
     load_workload,
     plan,
 )
-from meshwright.llm import Model, parse_flops, parse_params
+from meshwright.llm import Model, Recompute, parse_flops, parse_params
 from meshwright.plan import read_plan, write_plan
 from meshwright.sizes import check_memory, choose_sizes, with_devices
 from meshwright.workload import Line, derive, read_workload_text, workload_names, write_workload
@@ -92,7 +92,7 @@ def test_memory_by_hand() -> None:
     assert SMALL.memory({"data": 4}) == 18_000_000 + 4 * 34 * 32 * 2 * 64
     assert SMALL.memory({"shard": 4}) == 18_000_000 / 4 + 2 * 250_000 * 2 + 4 * 34 * 32 * 2 * 64
     assert SMALL.memory({"pipeline": 4}) == 18_000_000 / 4 + 4 * 34 * 32 * 2 * 64
-    full = replace(SMALL, recompute="full")
+    full = replace(SMALL, recompute=Recompute.FULL)
     assert full.memory({"tensor": 2}) == 9_000_000 + 32 * 2 * 64 * (4 * 2 + 10 + 12)
 
 
@@ -253,7 +253,7 @@ def test_sizes_are_chosen_among_all_that_fit() -> None:
     assert seconds == sorted(seconds)
     for choice in found.best:
         assert choice.workload.memory is not None
-        assert choice.workload.memory <= file.model.device_memory  # type: ignore[union-attr, operator]
+        assert choice.workload.memory <= file.model.device_memory
         again = plan(system, choice.workload.axes, choice.workload.communications, library="nccl").candidates[0]
         assert again.seconds == pytest.approx(choice.seconds)
 
