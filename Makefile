@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study reproduction pictures format clean
+.PHONY: demo test lint types unit bench study pipelines reproduction pictures format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -31,6 +31,9 @@ bench: $(VENV)/.installed-dev
 
 study: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.study
+
+pipelines: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.pipelines
 
 reproduction: $(VENV)/.installed
 	$(BIN)/meshwright reproduce --out docs/reproduction.md > /dev/null

@@ -1,6 +1,8 @@
 """What the tests of all engines share: plans, programs, payloads."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -64,3 +66,25 @@ def refused(work: Callable[[], object]) -> str:
     with pytest.raises(MeshwrightError) as caught:
         work()
     return str(caught.value)
+
+
+def pipelined_plan(goal: Goal, spec: str = "node=2,gpu=2", chunks: int = 4) -> Plan:
+    """A plan whose payloads of any size are cut into chunks, which take two programs where the goal has two."""
+    plan = hierarchical(goal, spec)
+    (planned,) = plan.reductions
+    small = replace(planned, reduction=replace(planned.reduction, bytes=1), chunks=chunks)
+    other = [program for program in programs_of(spec, goal, 3) if program != planned.program]
+    return replace(plan, reductions=(replace(small, others=((other[0], 1),) if other else ()),))
+
+
+def random_pipelines(spec: str, count: int = 60) -> Plan:
+    """A plan with random programs in random numbers of chunks, some with two or three programs that share them."""
+    random = Random(spec)
+    programs = programs_of(spec)
+    reductions = []
+    for _ in range(count):
+        shares = [(program, random.randint(1, 4)) for program in random.sample(programs, random.choice([1, 1, 2, 3]))]
+        base = plan_of(spec, [shares[0][0]], size=random.choice([1, 200, 1000])).reductions[0]
+        chunks = sum(number for _, number in shares)
+        reductions.append(replace(base, chunks=chunks, others=tuple(shares[1:])))
+    return replace(plan_of(spec, programs[:1]), reductions=tuple(reductions))

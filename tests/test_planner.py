@@ -17,13 +17,10 @@ from meshwright import (
     placements,
     plan,
     preset,
-    program_graph,
 )
-from meshwright.cost import CostModel
 from meshwright.explain import why
-from meshwright.layout import layout_of
-from meshwright.profiles import load_library
 from tests.strategies import A100, AXES, problems
+from tests.test_search import BruteForce
 
 
 @given(problems())
@@ -32,14 +29,8 @@ def test_the_best_plans_are_those_of_brute_force(
     problem: tuple[System, dict[str, int], list[Reduction], str],
 ) -> None:
     system, axes, reductions, library = problem
-    totals = []
-    for placement in placements(system, axes):
-        total = 0.0
-        for reduction in reductions:
-            model = CostModel(layout_of(placement, reduction.axes), load_library(library), reduction.bytes)
-            programs = program_graph(len(model.layout.levels), reduction.goal, 3).programs()
-            total += reduction.count * min(model.seconds(program, reduction.goal) for program in programs)
-        totals.append(total)
+    brute = BruteForce(list(reductions), library)
+    totals = [brute.seconds(placement) for placement in placements(system, axes)]
     ranking = plan(system, axes, reductions, library=library, top=3, max_steps=3)
     assert [c.seconds for c in ranking.candidates] == pytest.approx(sorted(totals)[:3], rel=1e-9)
     assert ranking.placements == len(totals)

@@ -55,10 +55,19 @@ def test_cut_matrices_sum_activations_twice_each_way() -> None:
     activations = 2 * 32 * 64 * 2  # sequences x tokens x hidden x bytes
     assert amounts(SMALL, tensor=4) == {"activations": ("all-reduce", ("tensor",), activations, 4 * 4 * 32)}
     spread = replace(SMALL, sequence_parallel=True)
-    assert amounts(spread, tensor=4) == {
-        f"activations, {kind}": (kind, ("tensor",), activations, 4 * 4 * 32)
-        for kind in ("all-gather", "reduce-scatter")
+    assert amounts(spread, tensor=4) == {  # the backward pass gathers once more
+        "activations, all-gather": ("all-gather", ("tensor",), activations, 6 * 4 * 32),
+        "activations, reduce-scatter": ("reduce-scatter", ("tensor",), activations, 4 * 4 * 32),
     }
+
+
+def test_recomputing_all_sends_the_forward_pass_again() -> None:
+    full = replace(MIXED, recompute=Recompute.FULL)
+    once, again = amounts(MIXED, data=2, expert=4, tensor=2), amounts(full, data=2, expert=4, tensor=2)
+    assert again["attention"][3] == once["attention"][3] * 3 // 2
+    assert again["tokens to experts and back"][3] == once["tokens to experts and back"][3] * 3 // 2
+    assert again["gradients"] == once["gradients"]
+    assert amounts(replace(SMALL, recompute=Recompute.FULL), context=4)["keys and values"][3] == 3 * 4 * 32
 
 
 def test_stages_send_activations_both_ways_for_every_micro_batch() -> None:
@@ -72,9 +81,11 @@ def test_stages_send_activations_both_ways_for_every_micro_batch() -> None:
 
 def test_cut_sequences_gather_keys_and_values() -> None:
     found = amounts(SMALL, context=4)
-    assert found["keys and values"] == ("all-gather", ("context",), 2 * 2 * 32 * 64 // 4 * 2, 4 * 32)
+    assert found["keys and values"] == ("all-gather", ("context",), 2 * 2 * 32 * 64 // 4 * 2, 2 * 4 * 32)
     assert found["their gradients"] == ("reduce-scatter", ("context",), 2 * 2 * 32 * 64 // 4 * 2, 4 * 32)
     assert found["gradients"] == ("all-reduce", ("context",), 4_000_000, 1)
+    # A device keeps at least one of the two heads of keys and values.
+    assert amounts(SMALL, context=2, tensor=8)["keys and values"][2] == 2 * 2 * 32 * 64 // 8 * 2
 
 
 def test_experts_get_tokens_and_keep_their_gradients_to_themselves() -> None:
@@ -151,6 +162,8 @@ def test_a_workload_survives_its_file(tmp_path: Path) -> None:
     again = load_workload(str(tmp_path / "w.yaml")).workload()
     assert again.communications == workload.communications
     assert again.axes == workload.axes
+    assert again.memory == pytest.approx(workload.memory, abs=1)
+    assert again.memory_limit == workload.memory_limit
     with pytest.raises(PlacementError, match=r"lists its bytes for the axes pipeline=2,.* not for data=2"):
         load_workload(str(tmp_path / "w.yaml")).workload({"data": 2})
     with pytest.raises(SpecError, match="cannot write"):
@@ -193,6 +206,12 @@ def test_a_file_that_lists_communications() -> None:
         (lambda d: d["communications"][1].update(kind="point-to-point"), "goes along one axis, not data[+]tensor"),
         (lambda d: d["overlap"].update(backward=1.5), "'1.5' is not a share of the time"),
         (lambda d: d["overlap"].update(more=0.5), "overlap 'more' is in no communication"),
+        (lambda d: d["communications"][0].update(bytes="1PB"), "'g' has bytes=1000000000000000; expected"),
+        (
+            lambda d: d["communications"][1].update(bytes="1TB", count=10**9),
+            "expected at most 1,000,000,000,000,000,000",
+        ),
+        (lambda d: d["communications"][0].update(hidden=0.5), "either 'hidden' or a group"),
         (lambda d: d.update(model={"params": "7B"}), "a model needs 'layers'"),
         (lambda d: d.pop("communications"), "either 'communications' or a 'model'"),
         (lambda d: d.update(communications=[]), "must be a list that is not empty"),
@@ -205,10 +224,30 @@ def test_bad_workload_files(edit: Any, message: str) -> None:
         read_workload_text(yaml.safe_dump(document), "w.yaml").workload()
 
 
+def test_groups_that_appear_twice_are_refused() -> None:
+    text = "overlap: {a: 0.1, a: 0.9}\ncommunications: [{kind: reduce, axes: x, bytes: 1B, overlap: a}]"
+    with pytest.raises(SpecError, match="line 1: the key 'a' appears twice"):
+        read_workload_text(text, "w.yaml")
+
+
+def test_names_and_hidden_shares_are_optional_in_a_file(tmp_path: Path) -> None:
+    lines = (Line(Reduction(("data",), 8, hidden=0.5)), Line(Reduction(("data",), 8)))
+    write_workload(Workload("plain", lines), tmp_path / "w.yaml")
+    again = load_workload(str(tmp_path / "w.yaml")).workload()
+    assert [one.hidden for one in again.communications] == [0.5, 0.0]
+
+
+def test_a_file_keeps_the_memory_limit(tmp_path: Path) -> None:
+    large = derive("large", replace(SMALL, device_memory=1e6), {"data": 4})
+    write_workload(large, tmp_path / "w.yaml")
+    with pytest.raises(PlacementError, match="on each device, which has"):
+        check_memory(load_workload(str(tmp_path / "w.yaml")).workload())
+
+
 def test_numbers_for_people() -> None:
     assert parse_params("70.6B") == 70_600_000_000
     assert parse_flops("1.5PFLOP/s") == 1.5e15
-    for text in ("70b", "B", "-7B", "7 000"):
+    for text in ("70b", "B", "-7B", "7 000", "1.5", "0B"):
         with pytest.raises(SpecError, match="number of parameters"):
             parse_params(text)
     for text in ("400T", "0TFLOP/s", "400 TFLOPS"):
@@ -232,7 +271,7 @@ def test_transfers_and_hidden_shares_survive_a_plan_file(tmp_path: Path) -> None
     text = (tmp_path / "plan.json").read_text()
     for old, new, message in (
         ('"kind": "all-to-all"', '"kind": "all-to-some"', r"transfers\[2\]: unknown kind of transfer"),
-        ('"hidden": 0.8', '"hidden": 1.8', r"reductions\[0\]: a reduction has hidden=1.8"),
+        ('"hidden": 0.8', '"hidden": 1.8', r"reductions\[0\]: a reduction 'gradients' has hidden=1.8"),
         ('"count": 896', '"count": 897', "but the communications add up to"),
     ):
         assert old in text

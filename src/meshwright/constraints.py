@@ -1,6 +1,6 @@
 """Constraints on placements: what a user knows to be wanted, whatever the model says."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -35,6 +35,14 @@ class Constraint:
     level: str = ""
     row: Row = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what is no constraint."""
+        if self.rule not in list(Rule):
+            raise SpecError(unknown("rule", str(self.rule), list(Rule)))
+        object.__setattr__(self, "rule", Rule(self.rule))
+        if not isinstance(self.row, tuple) or (self.rule is Rule.ROW) != bool(self.row):
+            raise SpecError(f"a row is given where it is fixed, as a tuple of factors, not {self.row!r}")
+
     def __str__(self) -> str:
         """As on the command line."""
         return f"--{self.rule} {self.axis}={self.level or ','.join(map(str, self.row))}"
@@ -59,6 +67,8 @@ def not_across(axis: str, level: str) -> Constraint:
 
 def fixed_row(axis: str, row: Sequence[int]) -> Constraint:
     """Fix a row of the matrix."""
+    if isinstance(row, int | str):
+        raise SpecError(f"expected the factors of a row as a list, not {row!r}")
     return Constraint(Rule.ROW, axis, row=tuple(row))
 
 
@@ -122,18 +132,22 @@ def allowed_rows(
     )
 
 
-def _check(constraint: Constraint, system: System, axes: Mapping[str, int]) -> None:
+def check_constraint(constraint: Constraint, system: System, axes: Collection[str]) -> None:
+    """Refuse a constraint on an axis or a level that there is not."""
     if constraint.axis not in axes:
         raise PlacementError(f"{constraint}: {unknown('axis', constraint.axis, axes)}")
     names = [level.name for level in system.levels]
     if constraint.rule is not Rule.ROW:
         if constraint.level not in names:
             raise PlacementError(f"{constraint}: {unknown('level', constraint.level, names)}")
-        return
-    row, size = constraint.row, axes[constraint.axis]
-    if len(row) != len(names) or any(type(factor) is not int or factor < 1 for factor in row):
+    elif len(constraint.row) != len(names) or any(type(factor) is not int or factor < 1 for factor in constraint.row):
         raise PlacementError(f"{constraint}: expected {len(names)} positive factors, for {', '.join(names)}")
-    if prod(row) != size:
+
+
+def _check(constraint: Constraint, system: System, axes: Mapping[str, int]) -> None:
+    check_constraint(constraint, system, axes)
+    row, size = constraint.row, axes[constraint.axis]
+    if row and prod(row) != size:
         raise PlacementError(f"{constraint}: the factors multiply to {prod(row)}, but the axis has the size {size}")
 
 

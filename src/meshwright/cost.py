@@ -42,15 +42,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class PhaseCost:
-    """The loads of one phase by level, outermost first, and its latency."""
+    """The loads of one phase by level, outermost first, its latency, and what the processors take for all messages."""
 
     loads: tuple[Load, ...]
     latency: float
+    processing: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The most loaded link, plus the latency."""
-        return max(load.seconds for load in self.loads) + self.latency
+        """The most loaded link or the processors, whichever take longer, plus the latency."""
+        return max(self.processing, *(load.seconds for load in self.loads)) + self.latency
 
     @property
     def bottleneck(self) -> Load:
@@ -85,14 +86,14 @@ class CostModel:
 
     def __call__(self, state: State, step: Step) -> float:
         """The seconds of a step taken in a state: the cost function for synthesis."""
-        key = step, self._scattered(state, step)
+        key = step_kind(len(self.layout.levels), state, step)
         if key not in self._seconds:
             self._seconds[key] = self._step(step, key[1]).seconds
         return self._seconds[key]
 
     def step(self, state: State, step: Step) -> StepCost:
         """The time of a step taken in a state, and where it goes."""
-        return self._step(step, self._scattered(state, step))
+        return self._step(*step_kind(len(self.layout.levels), state, step))
 
     def steps(self, program: Program, goal: Goal = Goal.ALL_REDUCE) -> list[StepCost]:
         """The times of a valid program's steps, and where they go."""
@@ -111,31 +112,28 @@ class CostModel:
         everyone = Grouping(0, len(self.layout.levels) - 1)
         outermost, shape = _shape(self.layout, everyone)
         at_port, at_instance = self._bytes(everyone, [self.payload])
-        phase = self._phase(transfer_phase(kind, shape), outermost, at_port, at_instance, float(self.payload), 1.0)
-        return StepCost(str(kind), float(self.payload), (phase,))
+        groups = _all_groups(self.layout, everyone)
+        held = float(self.payload)
+        phase = self._phase(transfer_phase(kind, shape), outermost, at_port, at_instance, held, 1.0, groups)
+        return StepCost(str(kind), held, (phase,))
 
     def bound(self, goal: Goal | TransferKind = Goal.ALL_REDUCE) -> float:
         """No algorithm can be faster."""
         return bound(self.layout, goal, self.payload)
-
-    def _scattered(self, state: State, step: Step) -> tuple[int, ...]:
-        """Along which levels the groups of a step are scattered: one set of levels, or one for each kind of group."""
-        levels = len(self.layout.levels)
-        sets = tuple(scattered(state[z], levels) for z in _first_devices(levels, step.grouping))
-        return sets[:1] if len(set(sets)) == 1 else sets
 
     def _step(self, step: Step, sets: tuple[int, ...]) -> StepCost:
         outermost, shape = _shape(self.layout, step.grouping)
         held = [self._held(levels) for levels in sets]
         at_port, at_instance = self._bytes(step.grouping, held)
         rule = self.library.rule(step.collective, max(held))
+        groups = _all_groups(self.layout, step.grouping)
         options = []
         for names in (rule.algorithms, rule.otherwise):
             for name in names:
                 found = self._phases(name, step.collective, shape, outermost)
                 if found is not None:
                     costs = tuple(
-                        self._phase(phase, outermost, at_port, at_instance, max(held), rule.efficiency)
+                        self._phase(phase, outermost, at_port, at_instance, max(held), rule.efficiency, groups)
                         for phase in found
                     )
                     options.append(StepCost(name, max(held), costs))
@@ -188,6 +186,7 @@ class CostModel:
         at_instance: list[float],
         held: float,
         efficiency: float,
+        groups: int,
     ) -> PhaseCost:
         loads = []
         latency = 0.0
@@ -206,7 +205,8 @@ class CostModel:
                     amount, limit, seconds = device, "device", device / link.per_device / efficiency
             sharing = at_instance[k] if limit == "bus" else at_port[k]
             loads.append(Load(level.name, sharing / held, amount, seconds, limit))
-        return PhaseCost(tuple(loads), latency)
+        rate = self.layout.system.message_rate
+        return PhaseCost(tuple(loads), latency, 0.0 if rate is None else groups * phase.sent / rate)
 
     def _load(
         self, phase: Phase, k: int, level: int, link: Link, at_port: float, at_instance: float
@@ -216,6 +216,15 @@ class CostModel:
         if link.fabric is Fabric.BUS:
             return at_instance * (phase.shared[k] + (0.0 if link.bypass else phase.outer[k])), "bus"
         return at_port * (phase.inner[k] if link.bypass else phase.port[k]), "port"
+
+
+def step_kind(levels: int, state: State, step: Step) -> tuple[Step, tuple[int, ...]]:
+    """What the time of a step taken in a state depends on: the step, and along which levels its groups are scattered.
+
+    The latter is one set of levels, or one for each kind of group.
+    """
+    sets = tuple(scattered(state[z], levels) for z in _first_devices(levels, step.grouping))
+    return step, sets[:1] if len(set(sets)) == 1 else sets
 
 
 @lru_cache(maxsize=4096)
@@ -243,6 +252,13 @@ def _groups(layout: Layout, grouping: Grouping, level: int) -> int:
         return layout.beside[level]
     outside = (layout.radices[k] for k in layout.levels[grouping.last + 1 :] if k > level)
     return layout.beside[level] * prod(outside)
+
+
+def _all_groups(layout: Layout, grouping: Grouping) -> int:
+    """How many groups there are in the whole system."""
+    radices = [layout.radices[k] for k in layout.levels]
+    inside = 1 if grouping.masters else prod(radices[grouping.last + 1 :])
+    return layout.system.devices // prod(radices) * prod(radices[: grouping.first]) * inside
 
 
 def _groups_inside(layout: Layout, grouping: Grouping, level: int) -> int:

@@ -5,14 +5,14 @@ import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, prod
+from math import ceil, lcm, log, prod
 from typing import Any, NamedTuple, SupportsIndex
 from zlib import crc32
 
 from meshwright.errors import EngineError, MeshwrightError
 from meshwright.plan import Plan, PlannedReduction
 from meshwright.program import Goal, Program, check_fits, device_groups, step_text
-from meshwright.schedule import Call, Copy, Schedule, schedule
+from meshwright.schedule import IN_PLACE, Call, Copy, Schedule, schedule
 from meshwright.semantics import check_program
 from meshwright.system import System
 
@@ -74,53 +74,132 @@ def describe(planned: PlannedReduction) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """What a rank does for one step: copies, and a collective where it takes part in the step.
+
+    groups: for each of the moves, the ranks that it is a collective of; none for a copy. lane: steps that may be under
+    way at the same time have different lanes, and groups of their own.
+    """
+
+    lane: int
+    moves: tuple[Copy | Call, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A rank's part in the chunks that take one program: its share of the chunks, and what it does with each."""
+
+    program: Program
+    chunks: int
+    schedule: Schedule
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One rank's part in one of the plan's reductions.
 
-    ranks: the reduction group, in rank order; the schedule's devices are positions in it.
-    groups: for each of the schedule's moves, the ranks that it is a collective of; none for a copy.
+    ranks: the reduction group, in rank order; a schedule's devices are positions in it.
     """
 
     planned: PlannedReduction
     names: tuple[str, ...]
     ranks: tuple[int, ...]
-    schedule: Schedule
-    groups: tuple[tuple[int, ...], ...]
+    flows: tuple[Flow, ...]
 
-    def words(self, move: Call) -> str:
+    def words(self, flow: Flow, move: Call) -> str:
         """A call in words, for errors."""
-        step = step_text(self.planned.program.steps[move.step], self.names)
+        step = step_text(flow.program.steps[move.step], self.names)
         return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
+
+    def cut(self, length: int, width: int) -> list[tuple[Flow, int, int]]:
+        """The chunks of a payload of so many elements of so many bytes; see `cut_payload`."""
+        if self.planned.chunks == 1:
+            whole = self.planned.reduction.goal in IN_PLACE
+            return [(self.flows[0], 0, length if whole else share(length, len(self.ranks), 0))]
+        return cut_payload(self.planned, self.flows, len(self.ranks), length, width)
+
+
+def cut_payload(
+    planned: PlannedReduction, flows: Sequence[Flow], ranks: int, length: int, width: int
+) -> list[tuple[Flow, int, int]]:
+    """The chunks of a payload of so many elements of so many bytes: which flow each takes, its start and its end.
+
+    A chunk is not smaller than planned, so smaller payloads have fewer. What is cut is the tensor, or for
+    reduce-scatter and all-gather each rank's part of it.
+    """
+    reduction = planned.reduction
+    wanted = min(planned.chunks, ceil(planned.chunks * length * width / reduction.bytes))
+    unit = 1
+    if reduction.goal in IN_PLACE:
+        unit = lcm(*(flow.schedule.parts for flow in flows))
+    else:
+        length = share(length, ranks, 0)
+    size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
+    starts = range(0, max(length, 1), size)
+    if len(starts) == 1:
+        return [(flows[0], 0, length)]
+    due = [0.0] * len(flows)  # how many chunks each flow is behind its share
+    found = []
+    for start in starts:
+        due = [late + flow.chunks / planned.chunks for late, flow in zip(due, flows, strict=True)]
+        most = max(range(len(due)), key=lambda k: due[k])
+        due[most] -= 1
+        found.append((flows[most], start, min(start + size, length)))
+    return found
 
 
 def part_of(plan: Plan, number: int, rank: int) -> Part:
-    """A rank's part in a reduction; the program is checked first, whoever made the plan."""
+    """A rank's part in a reduction; the programs are checked first, whoever made the plan."""
     planned = plan.reductions[number]
     hierarchy = plan.hierarchy(planned)
-    check_fits(planned.program, len(hierarchy.names))
-    check_program(planned.program, hierarchy, planned.reduction.goal)
     ranks = next(group for group in plan.placement.groups(planned.reduction.axes) if rank in group)
-    todo = schedule(planned.program, hierarchy, ranks.index(rank), planned.reduction.goal)
-    groups = tuple(() if isinstance(move, Copy) else tuple(ranks[k] for k in move.group) for move in todo.moves)
-    return Part(planned, hierarchy.names, ranks, todo, groups)
+    flows = []
+    lane = 0
+    for program, chunks in planned.pipelined.shares:
+        check_fits(program, len(hierarchy.names))
+        check_program(program, hierarchy, planned.reduction.goal)
+        todo = schedule(program, hierarchy, ranks.index(rank), planned.reduction.goal)
+        flows.append(Flow(program, chunks, todo, _stages(program, todo, ranks, lane if planned.chunks > 1 else None)))
+        lane += len(program.steps)
+    return Part(planned, hierarchy.names, ranks, tuple(flows))
 
 
-def program_groups(program: Program, radices: Sequence[int], group: Sequence[int]) -> list[tuple[int, ...]]:
-    """The groups of ranks that a program needs inside a reduction group, each once."""
-    found: dict[tuple[int, ...], None] = {}
-    for step in program.steps:
-        for devices in device_groups(step.grouping, radices):
-            found.setdefault(tuple(group[device] for device in devices))
-    return list(found)
+def _stages(program: Program, todo: Schedule, ranks: tuple[int, ...], lane: int | None) -> tuple[Stage, ...]:
+    """The moves of a schedule, step by step; without a lane to begin with, all are in the first."""
+    moves: list[list[Copy | Call]] = [[] for _ in range(max(1, len(program.steps)))]
+    waiting: list[Copy | Call] = []
+    for move in todo.moves:
+        waiting.append(move)
+        if isinstance(move, Call):
+            moves[move.step] += waiting
+            waiting = []
+    moves[-1] += waiting
+    return tuple(
+        Stage(
+            0 if lane is None else lane + k,
+            tuple(stage),
+            tuple(() if isinstance(move, Copy) else tuple(ranks[d] for d in move.group) for move in stage),
+        )
+        for k, stage in enumerate(moves)
+    )
 
 
-def plan_groups(plan: Plan) -> list[tuple[int, ...]]:
-    """All groups of ranks that a plan's programs need, each once, in an order that is the same for everyone."""
-    found: dict[tuple[int, ...], None] = {}
+LaneGroup = tuple[int, tuple[int, ...]]
+"""A lane, and the ranks of a group in it."""
+
+
+def plan_groups(plan: Plan) -> list[LaneGroup]:
+    """All groups of ranks that a plan's programs need, by lane, each once, in an order that everyone has."""
+    found: dict[LaneGroup, None] = {}
     for planned in plan.reductions:
         radices = plan.hierarchy(planned).radices
+        steps = [step for program, _ in planned.pipelined.shares for step in program.steps]
         for group in plan.placement.groups(planned.reduction.axes):
-            found |= dict.fromkeys(program_groups(planned.program, radices, group))
+            for lane, step in enumerate(steps):
+                for devices in device_groups(step.grouping, radices):
+                    found.setdefault((lane if planned.chunks > 1 else 0, tuple(group[device] for device in devices)))
     return list(found)
 
 

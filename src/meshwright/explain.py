@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.cost import CostModel, StepCost
 from meshwright.layout import layout_of
+from meshwright.pipeline import Pipeline
 from meshwright.plan import (
     FLAT,
     Plan,
@@ -44,9 +45,15 @@ def _gap(plan: Plan) -> str:
     if gap < 1.005:
         return "it reaches the bound, so nothing is left to win"
     costs = [(one, cost) for one in plan.communications for cost in costs_of(plan, one)]
-    latency = sum(exposed(communication_of(one)) * phase.latency for one, cost in costs for phase in cost.phases)
+    latency = sum(
+        exposed(communication_of(one)) * phase.latency * (one.chunks if isinstance(one, PlannedReduction) else 1)
+        for one, cost in costs
+        for phase in cost.phases
+    )
     if latency > 0.5 * (plan.seconds - plan.bound_seconds):
         rest = "the rest is mostly latency, which the bound leaves out"
+    elif any(r.chunks > 1 for r in plan.reductions):
+        rest = "in between, the first chunk fills the steps and the last one empties them"
     elif len(costs) > len(plan.communications) or any(len(cost.phases) > 1 for _, cost in costs):
         rest = "in between, links of one level wait for those of another"
     else:
@@ -69,6 +76,14 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     worst = max((phase for cost in costs for phase in cost.phases), key=lambda phase: phase.seconds)
     link = worst.bottleneck.level
     name = str(FLAT[goal])
+    if planned.chunks > 1:
+        once = model.seconds(planned.program, goal)
+        mixed = f" through {len(planned.others) + 1} programs" if planned.others else ""
+        return (
+            f"{planned.chunks} chunks that flow{mixed} through the steps at once are "
+            f"{ratio(planned.default_seconds, planned.seconds):.2f}x faster than one {name}, and "
+            f"{ratio(once, planned.seconds):.2f}x faster than the steps one after the other"
+        )
     if planned.program != flat_program(goal, levels):
         gain = ratio(planned.default_seconds, planned.seconds)
         several = f"{len(planned.program.steps)} steps"
@@ -141,19 +156,23 @@ def what_would_help(plan: Plan) -> list[Help]:
                 levels=(*levels[:number], replace(level, link=better), *levels[number + 1 :]),
             )
             changed = replace(plan, placement=replace(plan.placement, system=system))
-            seconds = sum(
-                exposed(communication_of(one)) * sum(cost.seconds for cost in costs_of(changed, one))
-                for one in plan.communications
-            )
+            seconds = sum(exposed(communication_of(one)) * _seconds(changed, one) for one in plan.communications)
             if seconds < 0.99 * plan.seconds:
                 helps.append(Help(change, seconds))
     return sorted(helps, key=lambda entry: entry.seconds)
 
 
+def _seconds(plan: Plan, planned: PlannedCommunication) -> float:
+    """The time of a communication with the same programs, on what may be another system."""
+    if isinstance(planned, PlannedReduction):
+        return Pipeline(plan.model(planned), planned.reduction.goal).seconds(planned.pipelined)
+    return sum(cost.seconds for cost in costs_of(plan, planned))
+
+
 def step_costs(plan: Plan, planned: PlannedReduction) -> tuple[CostModel, list[StepCost]]:
-    """The cost model of a reduction, and where the time of each step of its program goes."""
+    """The cost model of a reduction, and where the time of each step of its program goes, for one chunk."""
     model = plan.model(planned)
-    return model, model.steps(planned.program, planned.reduction.goal)
+    return model, Pipeline(model, planned.reduction.goal).costs(planned.program, planned.chunks)
 
 
 def costs_of(plan: Plan, planned: PlannedCommunication) -> list[StepCost]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.engine import Chooser, Over, Seat, check_devices, describe, layout_fault
+from meshwright.engine import Chooser, Flow, Over, Seat, check_devices, cut_payload, describe, layout_fault
 from meshwright.errors import EngineError
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction
 from meshwright.program import ROOTED, Collective, Goal, Step, step_text
-from meshwright.schedule import Copy, Schedule, schedule
+from meshwright.schedule import Copy, schedule
 from meshwright.semantics import check_program
 
 try:
@@ -74,7 +74,7 @@ class Reducer:
         self.plan = plan
         self._choose = Chooser(plan)
         self._factors = plan.placement.factors()
-        self._schedules = [_schedule(plan, planned) for planned in plan.reductions]
+        self._flows = [_flows(plan, planned) for planned in plan.reductions]
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh that the methods are for, `factor_mesh(plan)`."""
@@ -107,21 +107,41 @@ class Reducer:
                 f"op='avg' needs floating point numbers, not {flat.dtype}: reduce with 'sum', then divide"
             )
         number = self._choose(goal, over, flat.nbytes, goal is Goal.ALL_GATHER)
-        planned, todo = self.plan.reductions[number], self._schedules[number]
+        planned, flows = self.plan.reductions[number], self._flows[number]
         levels = self.levels(planned)
         self._check_mesh(levels)
         if flat.size == 0:
             return flat
-        if goal is not Goal.ALL_GATHER:
-            flat = jnp.pad(flat, (0, -flat.size % todo.parts))
-        for move in todo.moves:
+        size = self.plan.hierarchy(planned).size
+        if goal is Goal.REDUCE_SCATTER:
+            flat = jnp.pad(flat, (0, -flat.size % size))
+        length = flat.size * (size if goal is Goal.ALL_GATHER else 1)
+        cut = cut_payload(planned, flows, size, length, flat.dtype.itemsize)
+        if len(cut) == 1:
+            flat = self._program(flows[0], flat, levels, op)
+        else:
+            # Chunks do not depend on each other, so XLA may let their steps overlap.
+            seen = flat.reshape(size, -1) if goal is Goal.REDUCE_SCATTER else flat.reshape(1, -1)
+            pieces = []
+            for flow, start, stop in cut:
+                piece = self._program(flow, seen[:, start:stop].reshape(-1), levels, op)
+                if goal is Goal.ALL_REDUCE:
+                    piece = piece[: stop - start]
+                pieces.append(piece.reshape(size if goal is Goal.ALL_GATHER else 1, -1))
+            flat = jnp.concatenate(pieces, axis=1).reshape(-1)
+        return flat / size if op == "avg" else flat
+
+    def _program(self, flow: Flow, flat: Any, levels: list[list[str]], op: str) -> Any:
+        if flow.schedule.goal is not Goal.ALL_GATHER:
+            flat = jnp.pad(flat, (0, -flat.size % flow.schedule.parts))
+        for move in flow.schedule.moves:
             if isinstance(move, Copy):
                 flat = flat.reshape(*move.shape, -1).transpose(*move.axes, len(move.axes)).reshape(-1)
                 continue
-            step = planned.program.steps[move.step]
+            step = flow.program.steps[move.step]
             inside = levels[step.grouping.first : step.grouping.last + 1]
             flat = _collective(step, flat, tuple(name for level in inside for name in level), op)
-        return flat / self.plan.hierarchy(planned).size if op == "avg" else flat
+        return flat
 
     def levels(self, planned: PlannedReduction) -> list[list[str]]:
         """The mesh axes that a reduction goes over, for each level of its hierarchy, most significant first."""
@@ -143,16 +163,20 @@ class Reducer:
                 )
 
 
-def _schedule(plan: Plan, planned: PlannedReduction) -> Schedule:
+def _flows(plan: Plan, planned: PlannedReduction) -> tuple[Flow, ...]:
     hierarchy = plan.hierarchy(planned)
-    check_program(planned.program, hierarchy, planned.reduction.goal)
-    for number, step in enumerate(planned.program.steps, 1):
-        if step.collective in ROOTED or step.grouping.masters:
-            raise EngineError(
-                f"JAX has no rooted collectives, so step {number} ({step_text(step, hierarchy.names)}) of the "
-                f"{describe(planned)} cannot run: plan without them (plan --no-rooted)"
-            )
-    return schedule(planned.program, hierarchy, 0, planned.reduction.goal)  # every device does the same
+    flows = []
+    for program, chunks in planned.pipelined.shares:
+        check_program(program, hierarchy, planned.reduction.goal)
+        for number, step in enumerate(program.steps, 1):
+            if step.collective in ROOTED or step.grouping.masters:
+                raise EngineError(
+                    f"JAX has no rooted collectives, so step {number} ({step_text(step, hierarchy.names)}) of the "
+                    f"{describe(planned)} cannot run: plan without them (plan --no-rooted)"
+                )
+        todo = schedule(program, hierarchy, 0, planned.reduction.goal)  # every device does the same
+        flows.append(Flow(program, chunks, todo, ()))
+    return tuple(flows)
 
 
 def _collective(step: Step, flat: Any, names: tuple[str, ...], op: str) -> Any:

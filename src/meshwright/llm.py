@@ -104,6 +104,10 @@ class Model:
             raise SpecError(f"a token goes to {self.top_k} of {self.experts} experts; expected no more than there are")
         if self.all_heads % self.all_kv_heads:
             raise SpecError(f"{self.all_heads} heads cannot share {self.all_kv_heads} key-value heads evenly")
+        for name in ("device_memory", "flops"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise SpecError(f"the model has {name}={value!r}; expected more than 0")
         if self.recompute not in list(Recompute):
             raise SpecError(unknown("recompute", str(self.recompute), list(Recompute)))
         object.__setattr__(self, "recompute", Recompute(self.recompute))
@@ -158,6 +162,9 @@ class Model:
         for axis, (what, count) in cuts.items():
             if count % axes.get(axis, 1):
                 raise SpecError(f"{axis}={axes[axis]} cannot cut {count} {what} evenly")
+        tokens = self.seq // axes.get("context", 1)
+        if self.sequence_parallel and tokens % axes.get("tensor", 1):
+            raise SpecError(f"tensor={axes['tensor']} cannot cut {tokens} tokens evenly, as sequence parallelism does")
         self.micro_batches(axes)
 
     def lines(self, axes: Mapping[str, int]) -> Lines:
@@ -167,6 +174,7 @@ class Model:
         dense, sparse = self.params - self.expert_params, self.expert_params
         width, gradient = DTYPES[self.dtype], DTYPES[self.gradients]
         turns = self.layers // size["pipeline"] * self.micro_batches(axes)
+        passes = 2 if self.recompute is Recompute.FULL else 1  # forward ones
         cut = size["tensor"] * size["pipeline"] * size["shard"]
         tokens = self.micro_batch * self.seq // size["context"]
         spread = size["tensor"] if self.sequence_parallel else 1
@@ -231,7 +239,7 @@ class Model:
                 f"{letter} / L / {by} x g, L / pipeline x m times",
                 ZERO,
             )
-        self._add_tensor(add, tokens * self.hidden * width, turns)
+        self._add_tensor(add, tokens * self.hidden * width, turns, passes)
         for way in ("forward", "backward"):
             add(
                 _kind(TransferKind.POINT_TO_POINT),
@@ -243,61 +251,63 @@ class Model:
                 f"b x s / context x h x w{over_tensor}, m times",
                 PIPELINE,
             )
-        for goal, name in ((Goal.ALL_GATHER, "keys and values"), (Goal.REDUCE_SCATTER, "their gradients")):
+        heads = max(Fraction(self.all_kv_heads, size["tensor"]), Fraction(1))  # no device has less than one
+        for goal, name, times in (
+            (Goal.ALL_GATHER, "keys and values", 1 + passes),
+            (Goal.REDUCE_SCATTER, "their gradients", 1),
+        ):
             add(
                 _goal(goal),
                 ("context",),
-                Fraction(
-                    2 * self.micro_batch * self.seq * self.hidden * self.all_kv_heads * width,
-                    self.all_heads * size["tensor"],
-                ),
-                turns,
+                2 * self.micro_batch * self.seq * self.hidden * width * heads / self.all_heads,
+                times * turns,
                 name,
                 "context",
-                "2 x b x s x h x v / tensor x w, L / pipeline x m times",
+                f"2 x b x s x h x v / tensor x w, {_times(times)}L / pipeline x m times"
+                + (": in each pass" if goal is Goal.ALL_GATHER else ""),
                 CONTEXT,
             )
         add(
             _kind(TransferKind.ALL_TO_ALL),
             ("expert",),
             Fraction(self.top_k * tokens * self.hidden * width, spread),
-            4 * turns,
+            2 * (1 + passes) * turns,
             "tokens to experts and back",
             "experts",
-            f"k x b x s / context x h x w{over_tensor}, 4 x L / pipeline x m times: there and back, both passes",
+            f"k x b x s / context x h x w{over_tensor}, {2 + 2 * passes} x L / pipeline x m times: there and back, "
+            "in each pass",
             EXPERT,
         )
         return found
 
-    def _add_tensor(self, add: Callable[..., None], activations: int, turns: int) -> None:
-        """What the cut matrices of a layer need: a sum after attention and one after the rest, forward and backward."""
-        parts = [("activations", 4, 1, "")]
+    def _add_tensor(self, add: Callable[..., None], activations: int, turns: int, passes: int) -> None:
+        """What the cut matrices of a layer need: a sum after attention and one after the rest, in every pass.
+
+        With sequence parallelism a sum is a reduce-scatter, and what it cut is gathered before; the backward pass
+        gathers once more, as only a part of what the forward pass gathered is kept.
+        """
+        parts = [("activations", 2, 1, "")]
         if self.expert_params:
-            parts = [("attention", 2, 1, ""), ("experts' activations", 2, self.top_k, "k x ")]
-        for name, times, factor, letter in parts:
-            formula = f"{letter}b x s / context x h x w, {times} x L / pipeline x m times"
-            if not self.sequence_parallel:
-                add(
-                    _goal(Goal.ALL_REDUCE),
-                    ("tensor",),
-                    factor * activations,
-                    times * turns,
-                    name,
-                    "activations",
-                    f"{formula}: {times // 2} forward, {times // 2} backward",
-                    MEGATRON,
-                )
-                continue
-            for goal in (Goal.ALL_GATHER, Goal.REDUCE_SCATTER):
+            parts = [("attention", 1, 1, ""), ("experts' activations", 1, self.top_k, "k x ")]
+        how = f"{passes} forward, 1 backward" if passes > 1 else "forward and backward"
+        for name, sums, factor, letter in parts:
+            times = sums * (passes + 1)
+            kinds = [(Goal.ALL_REDUCE, name, times, how)]
+            if self.sequence_parallel:
+                kinds = [
+                    (Goal.ALL_GATHER, f"{name}, all-gather", times + sums, f"{how}, and again backward"),
+                    (Goal.REDUCE_SCATTER, f"{name}, reduce-scatter", times, how),
+                ]
+            for goal, called, many, why in kinds:
                 add(
                     _goal(goal),
                     ("tensor",),
                     factor * activations,
-                    times * turns,
-                    f"{name}, {goal}",
+                    many * turns,
+                    called,
                     "activations",
-                    f"{formula}: {times // 2} forward, {times // 2} backward",
-                    SEQUENCE,
+                    f"{letter}b x s / context x h x w, {many} x L / pipeline x m times: {why}",
+                    SEQUENCE if self.sequence_parallel else MEGATRON,
                 )
 
     def memory(self, axes: Mapping[str, int]) -> float:
@@ -306,7 +316,7 @@ class Model:
         Weights, gradients and 12 bytes of optimizer state per parameter (ZeRO: Rajbhandari et al., 2020), two gathered
         layers with shard, and activations (Korthikanti et al., 2023): 34 s b h per layer with selective recomputation,
         cut by tensor as far as sequence parallelism goes, or 2 s b h when all is recomputed, for as many micro-batches
-        as 1F1B has under way.
+        as 1F1B has under way. That is for values of two bytes, others in proportion; what experts add is left out.
         """
         self.check(axes)
         size = {axis: axes.get(axis, 1) for axis in AXES}
@@ -314,7 +324,7 @@ class Model:
         here = (dense + sparse) / (size["tensor"] * size["pipeline"])
         states = here / size["shard"] * (DTYPES[self.dtype] + DTYPES[self.gradients] + 12)
         gathered = 2 * here / (self.layers / size["pipeline"]) * DTYPES[self.dtype] if size["shard"] > 1 else 0.0
-        one = self.micro_batch * self.seq / size["context"] * self.hidden
+        one = self.micro_batch * self.seq / size["context"] * self.hidden * DTYPES[self.dtype] / 2
         tensor = size["tensor"]
         full = 34 / tensor if self.sequence_parallel else 10 + 24 / tensor
         layers = self.layers / size["pipeline"]
@@ -337,6 +347,10 @@ class Model:
         return seconds * (1 + (axes.get("pipeline", 1) - 1) / self.micro_batches(axes))
 
 
+def _times(count: int) -> str:
+    return f"{count} x " if count > 1 else ""
+
+
 def _goal(goal: Goal) -> Callable[[tuple[str, ...], int, int, str], Communication]:
     return lambda axes, amount, count, name: Reduction(axes, amount, count, goal, name)
 
@@ -357,7 +371,10 @@ def parse_params(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,12})?)\s*([KMBT]?)\s*", text)
     if match is None:
         raise SpecError(f"{text!r} is not a number of parameters: write it like 70B, 350M or 1.5T")
-    return int(Fraction(match[1]) * _LETTERS[match[2]])
+    number = Fraction(match[1]) * _LETTERS[match[2]]
+    if number.denominator != 1 or not number:
+        raise SpecError(f"{text!r} is not a whole number of parameters above zero")
+    return int(number)
 
 
 def parse_flops(text: str) -> float:

@@ -1,17 +1,22 @@
 """Plans on MPI communicators, with mpi4py over Open MPI or MPICH."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Self
+from itertools import count
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import (
     Chooser,
+    Flow,
+    LaneGroup,
     Over,
     Part,
     Seat,
+    Stage,
     call_checks,
     introduce,
     judge_start,
@@ -36,6 +41,9 @@ except ImportError as error:
 __all__ = ["Reducer"]
 
 Array = NDArray[Any]
+
+_Collective = tuple[Collective, Any, Array, Array]
+"""What is to be called: the collective, the communicator, what is given, and where the result goes."""
 
 _REDUCED = frozenset("bBhHiIlLqQfdgFDG")
 """NumPy's codes of the integers, floating point and complex numbers that every MPI has."""
@@ -133,22 +141,22 @@ class Reducer:
             raise EngineError(fault)
         return parts
 
-    def _communicators(self) -> dict[tuple[int, ...], Any]:
+    def _communicators(self) -> dict[LaneGroup, Any]:
         """One for each group that this rank is in; groups without a rank in common are made at once."""
-        rounds: list[list[tuple[int, ...]]] = []
+        rounds: list[list[LaneGroup]] = []
         taken: list[set[int]] = []
-        for ranks in plan_groups(self.plan):
+        for lane, ranks in plan_groups(self.plan):
             for groups, busy in zip(rounds, taken, strict=True):
                 if busy.isdisjoint(ranks):
-                    groups.append(ranks)
+                    groups.append((lane, ranks))
                     busy.update(ranks)
                     break
             else:
-                rounds.append([ranks])
+                rounds.append([(lane, ranks)])
                 taken.append(set(ranks))
-        made = {}
+        made: dict[LaneGroup, Any] = {}
         for groups in rounds:
-            mine = next(((color, ranks) for color, ranks in enumerate(groups) if self.rank in ranks), None)
+            mine = next(((color, group) for color, group in enumerate(groups) if self.rank in group[1]), None)
             group = self._comm.Split(MPI.UNDEFINED if mine is None else mine[0], self.rank)
             if mine is not None:
                 made[mine[1]] = group
@@ -213,47 +221,80 @@ class Reducer:
             raise EngineError(fault)
 
     def _execute(self, part: Part, array: Array, result: Array, op: str) -> None:
-        schedule, goal = part.schedule, part.planned.reduction.goal
+        goal = part.planned.reduction.goal
         length = result.size if goal is Goal.ALL_GATHER else array.size
-        width, taken, given = sizes(schedule, length)
-        ready = array.flags.c_contiguous and array.size == taken
-        source = array.reshape(-1) if ready else self._padded(array, taken)
-        if goal in IN_PLACE:
-            target = source
-        elif result.flags.c_contiguous and result.size == given:
-            target = result.reshape(-1)
-        else:
-            target = self._room(OUTPUT, given, array.dtype)
-        buffers = [source, target]
-        buffers += [self._room(SCRATCH + k, n * width, array.dtype) for k, n in enumerate(schedule.scratch)]
-        if goal not in REDUCING and array.dtype.char not in _REDUCED:  # whatever the dtype, these only move bytes
-            buffers = [buffer.view(np.uint8) for buffer in buffers]
-            width *= array.itemsize
-        at: list[Call] = []  # the step under way
+        payload = _Payload(part, part.cut(length, array.itemsize), array, result, self._room)
+        at: list[tuple[Flow, Call]] = []  # the calls that were made, the last one under way
+
+        def under_way() -> str:
+            return part.words(*at[-1]) if at else "starting a call"
+
         try:
-            with self._watchdog(lambda: part.words(at[-1])):
-                for move, ranks in zip(schedule.moves, part.groups, strict=True):
-                    if isinstance(move, Copy):
-                        seen = buffers[move.source][: move.parts * width].reshape(*move.shape, width)
-                        shuffled = seen.transpose(*move.axes, len(move.axes))
-                        buffers[move.target][: move.parts * width].reshape(shuffled.shape)[...] = shuffled
-                        continue
-                    at.append(move)
-                    source = buffers[move.source][: move.taken * width]
-                    into = buffers[move.target][: move.given * width]
-                    _collective(move.collective, self._groups[ranks], source, into, _OPERATIONS[op])
+            with self._watchdog(under_way):
+                if len(payload.chunks) == 1:
+                    chunk = payload.chunks[0]
+                    for stage in chunk.flow.stages:
+                        for move, ranks in zip(stage.moves, stage.groups, strict=True):
+                            if isinstance(move, Copy):
+                                chunk.copy(move)
+                            else:
+                                at.append((chunk.flow, move))
+                                group = self._groups[stage.lane, ranks]
+                                _collective(move.collective, group, *chunk.ends(move), _OPERATIONS[op])
+                else:
+                    self._pipeline(payload.chunks, at, op)
         except MPI.Exception as error:
-            raise EngineError(f"rank {self.rank}: {part.words(at[-1])} failed: {error}") from error
+            raise EngineError(f"rank {self.rank}: {under_way()} failed: {error}") from error
+        target = payload.target
         if op == "avg":
             target /= len(part.ranks)
         if not np.may_share_memory(target, result):
             result[...] = target[: result.size].reshape(result.shape)
 
-    def _padded(self, array: Array, length: int) -> Array:
-        room = self._room(INPUT, length, array.dtype)
-        room[: array.size].reshape(array.shape)[...] = array
-        room[array.size :] = 0
-        return room
+    def _stage(self, chunk: "_Chunk", stage: Stage, at: list[tuple[Flow, Call]]) -> Iterator[_Collective]:
+        """Do the copies of a step; hand out its collective, and go on when that is done."""
+        if stage is chunk.flow.stages[0]:
+            chunk.before()
+        for move, ranks in zip(stage.moves, stage.groups, strict=True):
+            if isinstance(move, Copy):
+                chunk.copy(move)
+                continue
+            at.append((chunk.flow, move))
+            yield move.collective, self._groups[stage.lane, ranks], *chunk.ends(move)
+        if stage is chunk.flow.stages[-1]:
+            chunk.after()
+
+    def _pipeline(self, chunks: "Sequence[_Chunk]", at: list[tuple[Flow, Call]], op: str) -> None:
+        """Let chunks flow through the steps. Each step takes the chunks in their order, with a communicator of its own
+        and one non-blocking collective at a time.
+        """
+        lanes: dict[int, deque[tuple[int, int]]] = {}  # by lane: the chunks and their steps, in order
+        for number, chunk in enumerate(chunks):
+            for k, stage in enumerate(chunk.flow.stages):
+                lanes.setdefault(stage.lane, deque()).append((number, k))
+        done = [0] * len(chunks)  # steps
+        waiting: dict[int, tuple[Any, Iterator[_Collective]]] = {}  # by lane: what is under way
+
+        def advance(lane: int, moves: Iterator[_Collective]) -> None:
+            for call in moves:
+                waiting[lane] = (_start(*call, _OPERATIONS[op]), moves)
+                return
+            number, _ = lanes[lane].popleft()
+            done[number] += 1
+
+        def start() -> bool:
+            """Start what can be; whether something was. A step without a collective on this rank ends at once."""
+            ready = [lane for lane, queue in lanes.items() if lane not in waiting and queue and _next(queue, done)]
+            for lane in ready:
+                number, k = lanes[lane][0]
+                advance(lane, self._stage(chunks[number], chunks[number].flow.stages[k], at))
+            return bool(ready)
+
+        while start() or waiting:
+            if waiting:
+                order = list(waiting)
+                finished = order[MPI.Request.Waitany([waiting[lane][0] for lane in order])]
+                advance(finished, waiting.pop(finished)[1])
 
     def _room(self, slot: int, length: int, dtype: Any) -> Array:
         """Memory for a call, kept for the next one."""
@@ -261,6 +302,98 @@ class Reducer:
         if kept is None or kept.size < length:
             kept = self._scratch[slot, dtype.str] = np.empty(length, dtype)
         return kept[:length]
+
+
+def _next(queue: "deque[tuple[int, int]]", done: Sequence[int]) -> bool:
+    """Whether the chunk at the head of a lane's queue is through all steps before."""
+    number, k = queue[0]
+    return done[number] == k
+
+
+class _Chunk(NamedTuple):
+    """A chunk on its way through the steps."""
+
+    flow: Flow
+    buffers: list[Array]
+    width: int
+    before: Callable[[], object]
+    after: Callable[[], object]
+
+    def copy(self, move: Copy) -> None:
+        """Reorder a buffer."""
+        seen = self.buffers[move.source][: move.parts * self.width].reshape(*move.shape, self.width)
+        shuffled = seen.transpose(*move.axes, len(move.axes))
+        self.buffers[move.target][: move.parts * self.width].reshape(shuffled.shape)[...] = shuffled
+
+    def ends(self, move: Call) -> tuple[Array, Array]:
+        """What a collective takes, and where its result goes."""
+        return (
+            self.buffers[move.source][: move.taken * self.width],
+            self.buffers[move.target][: move.given * self.width],
+        )
+
+
+class _Payload:
+    """The buffers of a call, chunk by chunk: consecutive ones in place, else pieces of every rank's part."""
+
+    def __init__(
+        self,
+        part: Part,
+        cut: Sequence[tuple[Flow, int, int]],
+        array: Array,
+        result: Array,
+        allocate: Callable[[int, int, Any], Array],
+    ) -> None:
+        goal, size, whole = part.planned.reduction.goal, len(part.ranks), len(cut) == 1
+        length = result.size if goal is Goal.ALL_GATHER else array.size
+        _, taken, given = sizes(cut[0][0].schedule, length)
+        if goal in IN_PLACE and not whole:
+            taken = given = length  # only the last chunk is padded
+        ready = array.flags.c_contiguous and array.size == taken
+        source = array.reshape(-1) if ready else _padded(array, allocate(INPUT, taken, array.dtype))
+        if goal in IN_PLACE:
+            self.target = source
+        elif result.flags.c_contiguous and result.size == given:
+            self.target = result.reshape(-1)
+        else:
+            self.target = allocate(OUTPUT, given, array.dtype)
+        self.chunks: list[_Chunk] = []
+        slots = count(SCRATCH)
+        for flow, start, stop in cut:
+            elements = (stop - start) * (1 if goal in IN_PLACE else size)
+            width, takes, gives = sizes(flow.schedule, elements)
+            before: Callable[[], object] = _nothing
+            after: Callable[[], object] = _nothing
+            if whole:
+                piece, into = source, self.target
+            elif goal is Goal.REDUCE_SCATTER:
+                piece, into = allocate(next(slots), takes, array.dtype), self.target[start:stop]
+                before = partial(np.copyto, piece.reshape(size, -1), source.reshape(size, -1)[:, start:stop])
+            elif goal is Goal.ALL_GATHER:
+                piece, into = source[start:stop], allocate(next(slots), gives, array.dtype)
+                after = partial(np.copyto, self.target.reshape(size, -1)[:, start:stop], into.reshape(size, -1))
+            elif takes != elements:
+                piece = into = allocate(next(slots), takes, array.dtype)
+                before = partial(_padded, source[start:stop], piece)
+                after = partial(np.copyto, source[start:stop], piece[:elements])
+            else:
+                piece = into = source[start:stop]
+            buffers = [piece, into]
+            buffers += [allocate(next(slots), parts * width, array.dtype) for parts in flow.schedule.scratch]
+            if goal not in REDUCING and array.dtype.char not in _REDUCED:  # whatever the dtype, these only move bytes
+                buffers = [buffer.view(np.uint8) for buffer in buffers]
+                width *= array.itemsize
+            self.chunks.append(_Chunk(flow, buffers, width, before, after))
+
+
+def _nothing() -> None:
+    """Nothing is to be moved."""
+
+
+def _padded(array: Array, room: Array) -> Array:
+    room[: array.size].reshape(array.shape)[...] = array
+    room[array.size :] = 0
+    return room
 
 
 def _collective(collective: Collective, group: Any, source: Array, target: Array, op: "MPI.Op") -> None:
@@ -276,6 +409,21 @@ def _collective(collective: Collective, group: Any, source: Array, target: Array
         group.Reduce(MPI.IN_PLACE, target, op)
     else:
         group.Reduce(source, None, op)
+
+
+def _start(collective: Collective, group: Any, source: Array, target: Array, op: "MPI.Op") -> Any:
+    """The same without waiting for it: a request."""
+    if collective is Collective.ALL_REDUCE:
+        return group.Iallreduce(MPI.IN_PLACE, target, op)
+    if collective is Collective.REDUCE_SCATTER:
+        return group.Ireduce_scatter_block(source, target, op)
+    if collective is Collective.ALL_GATHER:
+        return group.Iallgather(source, target)
+    if collective is Collective.BROADCAST:
+        return group.Ibcast(target)
+    if group.rank == 0:
+        return group.Ireduce(MPI.IN_PLACE, target, op)
+    return group.Ireduce(source, None, op)
 
 
 def _array(buffer: Any, *, written: bool) -> Array:

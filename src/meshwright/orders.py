@@ -73,6 +73,11 @@ def megatron_string(order: Sequence[str]) -> str | None:
         if first in ("data", "dp") and second in ("shard", "fsdp"):
             return None  # the shards are the faster part of dp
     merged = [str(name) for k, name in enumerate(names) if k == 0 or name != names[k - 1]]
+    if "ep" in merged:  # Megatron wants dp beside it
+        if "dp" not in merged:
+            merged.insert(merged.index("ep") + 1, "dp")
+        if abs(merged.index("ep") - merged.index("dp")) > 1:
+            return None
     return "-".join(merged) if len(set(merged)) == len(merged) else None
 
 
@@ -114,7 +119,7 @@ def habits(planner: Planner) -> list[Habit]:
     system, axes = planner.system, planner.axes
     given = list(axes)
     unaligned = "the sizes do not line up with the levels"
-    rings = any(level.link.fabric is Fabric.RING for level in system.levels)
+    rings = all(level.link.fabric is Fabric.RING for level in system.levels if level.count > 1)  # a torus: TPUs
     jax = torus(system, axes, given) if rings else row_major(system, axes, given)
     megatron = megatron_order(axes)
     rows = [
@@ -135,20 +140,21 @@ def habits(planner: Planner) -> list[Habit]:
     plans = [(planner.plan(at), order) for order, at in orders]
     for what, choose in (("best", min), ("worst", max)):
         plan, order = choose(plans, key=lambda entry: entry[0].default_seconds)
-        found.append(Habit(f"{what} of {len(orders)} orders: {', '.join(order)}", plan))
+        found.append(Habit(f"{what} of {len(orders)} orders that line up: {', '.join(order)}", plan))
     return found
 
 
 def order_giving(placement: Placement) -> tuple[str, ...] | None:
     """The order of the axes, slowest first, whose row-major layout is the placement; None if there is none.
 
-    Axes that share a level may change places inside it: that costs nothing on a switch or a bus.
+    Axes that share a level may change places inside it, unless it is a ring: that costs nothing on a switch or a bus.
     """
     axes = placement.sizes
     rows = dict(zip(placement.axes, placement.matrix, strict=True))
     if len(axes) > MOST_ORDERS:
         return None
-    for order in permutations(axes):
+    rings = any(level.link.fabric is Fabric.RING for level in placement.system.levels)
+    for order in [placement.axes] if rings else permutations(axes):
         at = row_major(placement.system, axes, order)
         if at is not None and dict(zip(at.axes, at.matrix, strict=True)) == rows:
             return order

@@ -3,7 +3,8 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import isclose
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -13,9 +14,20 @@ from meshwright.cost import CostModel
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
 from meshwright.hierarchy import Hierarchy, reduction_hierarchy
 from meshwright.layout import layout_of
+from meshwright.pipeline import Pipeline
 from meshwright.placement import Placement
 from meshwright.profiles import Library, library_document, read_library_text
-from meshwright.program import Collective, Goal, Grouping, Program, Step, TransferKind, as_goal, parse_program
+from meshwright.program import (
+    Collective,
+    Goal,
+    Grouping,
+    Pipelined,
+    Program,
+    Step,
+    TransferKind,
+    as_goal,
+    parse_pipelined,
+)
 from meshwright.semantics import check_program
 from meshwright.spec import MAX_COUNT, parse_count, unknown
 from meshwright.systemfile import read_system_text, system_document
@@ -23,7 +35,8 @@ from meshwright.units import parse_bytes
 
 FORMAT, VERSION = "meshwright-plan", 2
 
-MAX_BYTES = 2**50  # more than a pebibyte for one tensor is a mistake
+MAX_BYTES = 10**14  # a hundred terabytes for one tensor is a mistake
+MAX_TOTAL = 10**18  # and so is an exabyte in a step
 
 REDUCTION_EXAMPLE = "data=2GiB, data+shard=64MiB*80 or reduce-scatter:shard=1GiB"
 
@@ -92,9 +105,12 @@ def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
 
 
 def _check_amounts(one: Communication, what: str) -> None:
+    what = f"{what} {one.name!r}" if one.name else what
     for name, value, most in (("bytes", one.bytes, MAX_BYTES), ("count", one.count, MAX_COUNT)):
         if type(value) is not int or not 1 <= value <= most:
             raise SpecError(f"a {what} has {name}={value!r:.40}; expected a whole number from 1 to {most:,}")
+    if one.bytes * one.count > MAX_TOTAL:
+        raise SpecError(f"a {what} has {one.bytes:,} bytes {one.count:,} times; expected at most {MAX_TOTAL:,} in all")
     if isinstance(one.hidden, bool) or not isinstance(one.hidden, int | float) or not 0 <= one.hidden <= 1:
         raise SpecError(f"a {what} has hidden={one.hidden!r:.40}; expected a share of its time, from 0 to 1")
 
@@ -116,8 +132,8 @@ def exposed(one: Communication) -> float:
 def parse_reduction(text: str) -> Reduction:
     """A reduction from `[GOAL:]AXIS[+AXIS…]=BYTES[*COUNT]`.
 
-    >>> parse_reduction("data+shard=64MiB*80")
-    Reduction(axes=('data', 'shard'), bytes=67108864, count=80, goal=<Goal.ALL_REDUCE: 'all-reduce'>)
+    >>> parse_reduction("data+shard=64MiB*80") == Reduction(("data", "shard"), 2**26, 80)
+    True
     """
     goal, colon, rest = text.rpartition(":")
     axes, equals, amount = rest.partition("=")
@@ -137,7 +153,8 @@ class PlannedReduction:
     """A reduction with its program and predicted times, each for one run.
 
     seconds: of the program; default_seconds: of the library's own collective over the whole group, on the same
-    placement; bound_seconds: no algorithm can be faster.
+    placement; bound_seconds: no algorithm can be faster. chunks: how many the payload is cut into, of which `others`
+    take other programs.
     """
 
     reduction: Reduction
@@ -145,6 +162,14 @@ class PlannedReduction:
     seconds: float
     default_seconds: float
     bound_seconds: float
+    chunks: int = 1
+    others: tuple[tuple[Program, int], ...] = ()
+
+    @property
+    def pipelined(self) -> Pipelined:
+        """The programs with their chunks."""
+        left = self.chunks - sum(count for _, count in self.others)
+        return Pipelined(((self.program, left), *self.others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +265,7 @@ class Plan:
                     "goal": str(r.reduction.goal),
                     "name": r.reduction.name,
                     "hidden": r.reduction.hidden,
-                    "program": r.program.text(self.hierarchy(r)),
+                    "program": r.pipelined.text(self.hierarchy(r)),
                     **_times(r),
                 }
                 for r in self.reductions
@@ -289,12 +314,20 @@ FLAT = {
 }
 
 
-def planned_reduction(model: CostModel, reduction: Reduction, program: Program) -> PlannedReduction:
+def planned_reduction(model: CostModel, reduction: Reduction, program: Program | Pipelined) -> PlannedReduction:
     """A reduction with a program, and its times under a model."""
     goal = reduction.goal
     flat = flat_program(goal, len(model.layout.levels))
+    if isinstance(program, Program):
+        program = Pipelined(((program, 1),))
     return PlannedReduction(
-        reduction, program, model.seconds(program, goal), model.seconds(flat, goal), model.bound(goal)
+        reduction,
+        program.program,
+        Pipeline(model, goal).seconds(program),
+        model.seconds(flat, goal),
+        model.bound(goal),
+        program.chunks,
+        program.shares[1:],
     )
 
 
@@ -439,12 +472,18 @@ class _Reader:
         given = {key: entry[key] for key in ("axes", "bytes", "count", "goal", "name", "hidden")}
         reduction = self.convert(place, lambda: Reduction(**given))
         hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
-        program = self.convert(f"{place}.program", lambda: parse_program(entry["program"], hierarchy))
-        self.convert(f"{place}.program", lambda: check_program(program, hierarchy, reduction.goal))
+        program: Pipelined = self.convert(f"{place}.program", lambda: parse_pipelined(entry["program"], hierarchy))
+        for each, _ in program.shares:
+            self.convert(f"{place}.program", partial(check_program, each, hierarchy, reduction.goal))
         model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
-        planned = self.convert(place, lambda: planned_reduction(model, reduction, program))
+        planned: PlannedReduction = self.convert(place, lambda: planned_reduction(model, reduction, program))
         self.check_times(entry, place, _times(planned))
-        return PlannedReduction(reduction, program, entry["seconds"], entry["default_seconds"], entry["bound_seconds"])
+        return replace(
+            planned,
+            seconds=entry["seconds"],
+            default_seconds=entry["default_seconds"],
+            bound_seconds=entry["bound_seconds"],
+        )
 
     def transfer(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedTransfer:
         keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "kind": str, "count": int, "name": str}

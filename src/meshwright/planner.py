@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from math import prod
+from itertools import islice, permutations
+from math import inf
 
 from meshwright.bound import bound
 from meshwright.constraints import Constraint, allowed_rows
-from meshwright.cost import CostModel
+from meshwright.cost import CostModel, step_kind
 from meshwright.errors import PlacementError, SpecError
 from meshwright.layout import Layout, check_links, layout_of
 from meshwright.matrices import Matrix
+from meshwright.pipeline import CHUNKS, Pipeline
 from meshwright.placement import Placement, check_fit
 from meshwright.plan import (
     Communication,
@@ -26,7 +26,7 @@ from meshwright.plan import (
     planned_transfer,
 )
 from meshwright.profiles import Library, load_library
-from meshwright.program import Collective, as_collectives
+from meshwright.program import Collective, Pipelined, Program, as_collectives
 from meshwright.search import Row, Term, search
 from meshwright.spec import unknown
 from meshwright.synthesis import MAX_STEPS, program_graph
@@ -34,13 +34,16 @@ from meshwright.system import Fabric, System
 
 DEFAULT_LIBRARY = "ring"
 
+MOST_ORDERED = 5
+"""On rings the order of the axes inside a level matters: up to so many axes, all orders are tried."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Plans, the fastest first.
 
-    placements: how many there are; evaluated: how many of them were completed and timed. The others cannot be among
-    the candidates: what is known of their first rows alone takes no less time than the last candidate.
+    placements: how many matrices there are; evaluated: how many of them were completed and timed. The others cannot be
+    among the candidates: what is known of their first rows alone takes no less time than the last candidate.
     """
 
     candidates: tuple[Plan, ...]
@@ -64,11 +67,13 @@ def plan(
     top: int = 10,
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
+    max_chunks: int = 1,
 ) -> Ranking:
     """The best plans for some communications on a system: which placement, and which program for each reduction.
 
     With a `placement`, only that one is considered; with a placement and one reduction, the candidates are its
-    programs. The first candidate is proven to be the best under the model, the first k the k best.
+    programs. The first candidate is proven to be the best under the model, the first k the k best. With `max_chunks`
+    above 1, payloads may be cut into chunks that flow through the steps of a program, or of several.
 
     >>> from meshwright import parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
@@ -78,7 +83,7 @@ def plan(
     """
     if type(top) is not int or top < 1:
         raise SpecError(f"at least one candidate must be asked for, not {top!r}")
-    planner = Planner(system, axes, communications, library, max_steps, collectives)
+    planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks)
     if placement is None:
         return planner.best(top, constraints)
     if placement.system != system or placement.sizes != dict(axes):
@@ -104,8 +109,12 @@ class Planner:
         library: Library | str = DEFAULT_LIBRARY,
         max_steps: int = MAX_STEPS,
         collectives: Collection[Collective | str] = tuple(Collective),
+        max_chunks: int = 1,
     ) -> None:
         """Refuse what cannot be planned."""
+        if type(max_chunks) is not int or not 1 <= max_chunks <= CHUNKS[-1]:
+            raise SpecError(f"payloads can be cut into 1 to {CHUNKS[-1]} chunks, not {max_chunks!r}")
+        communications = getattr(communications, "communications", communications)  # a Workload has them
         if not communications:
             raise SpecError("there is nothing to plan: at least one reduction is needed")
         for one in communications:
@@ -119,9 +128,10 @@ class Planner:
                     raise PlacementError(unknown("axis", axis, axes))
         self.system, self.axes, self.communications = system, dict(axes), tuple(communications)
         self.library = load_library(library) if isinstance(library, str) else library
-        self.max_steps, self.collectives = max_steps, as_collectives(collectives)
+        self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
         self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
-        self.found: dict[tuple[int, object], PlannedCommunication] = {}
+        self.found: dict[tuple[object, ...], PlannedCommunication] = {}
+        self.least: dict[tuple[object, ...], float] = {}
 
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
         """The best placements, with the best program for each reduction on them."""
@@ -139,13 +149,19 @@ class Planner:
             terms,
             top,
             # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
-            (lambda matrix: self.plan(self._placement(matrix)).seconds) if self.rings else None,
+            (lambda matrix: self._best_order(matrix).seconds) if self.rings else None,
         )
-        plans = [self.plan(self._placement(matrix)) for _, matrix in found.best]
+        plans = [self._best_order(matrix) for _, matrix in found.best]
         return Ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
 
-    def _placement(self, matrix: Matrix) -> Placement:
-        return Placement(self.system, tuple(self.axes), matrix)
+    def _best_order(self, matrix: Matrix) -> Plan:
+        """The plan of a matrix; on rings, where the order of axes inside a level matters, with the best order."""
+        names = list(self.axes)
+        if not self.rings or len(names) > MOST_ORDERED:
+            return self.plan(Placement(self.system, tuple(names), matrix))
+        rows = dict(zip(names, matrix, strict=True))
+        orders = (Placement(self.system, order, tuple(rows[axis] for axis in order)) for order in permutations(names))
+        return min((self.plan(placement) for placement in orders), key=lambda plan: plan.seconds)
 
     def _low(self, number: int) -> Callable[[Row], float]:
         one = self.communications[number]
@@ -160,7 +176,7 @@ class Planner:
         def seconds(radices: Row) -> float:
             if self.rings:
                 return self._low(number)(radices)
-            return weight * self._planned(number, radices, lambda: Layout(self.system, radices, nowhere)).seconds
+            return weight * self._fastest(number, Layout(self.system, radices, nowhere))
 
         return seconds
 
@@ -168,15 +184,28 @@ class Planner:
         """The best program for each reduction on a placement."""
         planned = []
         for number, one in enumerate(self.communications):
-            matrix = placement.matrix
-            key = (placement.axes, matrix) if self.rings else _radices(matrix, placement.rows(one.axes))
-            planned.append(self._planned(number, key, partial(layout_of, placement, one.axes)))
+            layout = layout_of(placement, one.axes)
+            planned.append(self._planned(number, layout))
         return _as_plan(placement, self.library, planned)
 
-    def _planned(self, number: int, key: object, layout: Callable[[], Layout]) -> PlannedCommunication:
-        if (number, key) not in self.found:
-            self.found[number, key] = self._ranked(layout(), self.communications[number], 1)[0]
-        return self.found[number, key]
+    def _planned(self, number: int, layout: Layout) -> PlannedCommunication:
+        key = number, layout.radices, layout.columns
+        if key not in self.found:
+            self.found[key] = self._ranked(layout, self.communications[number], 1)[0]
+        return self.found[key]
+
+    def _fastest(self, number: int, layout: Layout) -> float:
+        """The time of the best program alone: cheaper than the program itself."""
+        one = self.communications[number]
+        if isinstance(one, Transfer) or self.max_chunks > 1:
+            return self._planned(number, layout).seconds
+        key = one.goal, one.bytes, layout.radices
+        if key not in self.least:
+            graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
+            self.least[key] = graph.least(CostModel(layout, self.library, one.bytes), step_kind)
+            if self.least[key] == inf:
+                self._planned(number, layout)  # says what is wrong
+        return self.least[key]
 
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
         """The best programs of the only communication on a placement."""
@@ -190,7 +219,12 @@ class Planner:
             return [planned_transfer(model, one)]
         levels, goal = len(layout.levels), one.goal
         graph = program_graph(levels, goal, self.max_steps, self.collectives)
-        found = [planned_reduction(model, one, program) for _, program in islice(graph.ranked(model), top)]
+        programs: list[Program | Pipelined]
+        if self.max_chunks == 1:
+            programs = [program for _, program in islice(graph.ranked(model), top)]
+        else:
+            programs = list(Pipeline(model, goal, self.max_chunks).search(graph, top))
+        found = [planned_reduction(model, one, program) for program in programs]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"
             raise SpecError(
@@ -207,8 +241,3 @@ def _as_plan(placement: Placement, library: Library, planned: Sequence[PlannedCo
         tuple(one for one in planned if isinstance(one, PlannedReduction)),
         tuple(one for one in planned if isinstance(one, PlannedTransfer)),
     )
-
-
-def _radices(matrix: Matrix, rows: Sequence[int]) -> Row:
-    """Per level, the product of the chosen rows."""
-    return tuple(map(prod, zip(*[matrix[row] for row in rows], strict=True)))

@@ -4,6 +4,8 @@
     step       = collective grouping
     collective = "AllReduce" | "ReduceScatter" | "AllGather" | "Reduce" | "Broadcast"
     grouping   = "all" | "inside" LEVEL | "across" LEVEL [ "within" LEVEL ] | "masters of" LEVEL [ "within" LEVEL ]
+    pipelined  = program | share *( "|" share )
+    share      = program ", in" COUNT "chunks"
 
 `LEVEL` is the name of a level of the hierarchy that the program is for.
 """
@@ -97,6 +99,62 @@ class Program:
         """
         check_fits(self, len(hierarchy.names))
         return "; ".join(step_text(step, hierarchy.names) for step in self.steps) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelined:
+    """Programs that chunks of the payload flow through, each with how many chunks take it.
+
+    Mostly it is one program; with one chunk it is just that program.
+    """
+
+    shares: tuple[tuple[Program, int], ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no share."""
+        if not self.shares or any(type(count) is not int or not 1 <= count <= MAX_CHUNKS for _, count in self.shares):
+            counts = [count for _, count in self.shares]
+            raise SpecError(f"programs take chunks, from 1 to {MAX_CHUNKS} each, not {counts}")
+
+    @property
+    def program(self) -> Program:
+        """The first program."""
+        return self.shares[0][0]
+
+    @property
+    def chunks(self) -> int:
+        """All chunks."""
+        return sum(count for _, count in self.shares)
+
+    def text(self, hierarchy: Hierarchy) -> str:
+        """As text, in the words of the hierarchy's levels."""
+        if self.chunks == 1:
+            return self.program.text(hierarchy)
+        return " | ".join(
+            f"{program.text(hierarchy)}, in {count} chunk{'s' if count > 1 else ''}" for program, count in self.shares
+        )
+
+
+MAX_CHUNKS = 1024
+"""A payload is cut into no more chunks than this for one program."""
+
+
+def parse_pipelined(text: str, hierarchy: Hierarchy) -> Pipelined:
+    """A pipelined program from its text; the inverse of `Pipelined.text`.
+
+    >>> h = Hierarchy(("node", "gpu"), (4, 16))
+    >>> parse_pipelined("Reduce all; Broadcast all, in 8 chunks", h).chunks
+    8
+    """
+    shares = []
+    several = text.count("|") > 0
+    for share in text.split("|"):
+        match = re.fullmatch(r"(.*?)(?:,\s*in\s+([0-9]{1,6})\s+chunks?)?\s*", share, re.DOTALL)
+        assert match is not None
+        if several and match[2] is None:
+            raise SpecError(f"{share.strip()!r} shares the chunks with others: say how many it takes, ', in 4 chunks'")
+        shares.append((parse_program(match[1], hierarchy), int(match[2] or 1)))
+    return Pipelined(tuple(shares))
 
 
 def as_goal(goal: Goal | str) -> Goal:

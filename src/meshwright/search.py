@@ -106,6 +106,11 @@ class _Search:
         self.choices: dict[tuple[int, Row], list[Row]] = {}
         self.least: list[dict[Row, float]] = [{} for _ in sizes]
         self.ahead: list[dict[Row, float]] = [{} for _ in range(len(sizes) + 1)]
+        self.alone: list[dict[Row, float]] = [{} for _ in range(len(sizes) + 1)]
+        # By position: the terms over several axes that are not complete before it.
+        several = [term for term in placed if len(term.axes) > 1]
+        self.several = [[term for term in several if max(term.axes) >= k] for k in range(len(sizes) + 1)]
+        self.rest: dict[tuple[int, int, Row | None, Row], float] = {}
 
     def rows(self, position: int, left: Row) -> list[Row]:
         """The rows that the axis at a position may have when so much of the counts is left."""
@@ -144,6 +149,43 @@ class _Search:
             )
         return known[left]
 
+    def bound_of(self, chosen: Matrix, left: Row) -> float:
+        """The better of two lower bounds on all terms that are not complete yet, after some rows.
+
+        One joins all axes, but takes terms over several axes for as small as the last of their rows allows. The other
+        knows the rows that such terms have already, but takes each term for itself.
+        """
+        position = len(chosen)
+        joined = self.bound(position, left)
+        if joined == inf or not self.several[position]:
+            return joined
+        apart = self._alone(position, left)
+        for number, term in enumerate(self.several[position]):
+            known = _product(chosen, term.axes) if min(term.axes) < position else None
+            key = position, number, known, left
+            if key not in self.rest:
+                size = prod(self.sizes[k] for k in term.axes if k >= position)
+                options = rows(size, left)
+                self.rest[key] = min(term.low(row if known is None else _times(known, row)) for row in options)
+            apart += self.rest[key]
+        return max(joined, apart)
+
+    def _alone(self, position: int, left: Row) -> float:
+        """A lower bound on the terms over one axis from a position on."""
+        if position == len(self.sizes):
+            return 0.0
+        known = self.alone[position]
+        if left not in known:
+            own = [term for term in self.closed[position] if len(term.axes) == 1]
+            known[left] = min(
+                (
+                    sum([term.low(row) for term in own]) + self._alone(position + 1, _over(left, row))
+                    for row in self.rows(position, left)
+                ),
+                default=inf,
+            )
+        return known[left]
+
     def run(self, top: int) -> Found:
         end = len(self.sizes)
         best: list[tuple[float, Matrix]] = []
@@ -158,7 +200,7 @@ class _Search:
             position = end - to_go
             if not exact:
                 spent = self._exactly(spent, chosen)
-                ahead = self.bound(position, left)
+                ahead = self.bound_of(chosen, left)
                 heappush(heap, (_rounded(spent + ahead), to_go, number, spent, True, left, chosen))
                 complete += to_go == 0
                 continue
@@ -174,10 +216,10 @@ class _Search:
             expanded += 1
             for row in self.rows(position, left):
                 rest = _over(left, row)
-                ahead = self.bound(position + 1, rest)
+                so_far = (*chosen, row)
+                ahead = self.bound_of(so_far, rest)
                 if ahead == inf:
                     continue
-                so_far = (*chosen, row)
                 low = spent + sum([term.low(_product(so_far, term.axes)) for term in self.closed[position]])
                 pushed += 1
                 heappush(heap, (_rounded(low + ahead), to_go - 1, pushed, spent, False, rest, so_far))

@@ -5,13 +5,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from meshwright.constraints import Constraint, Rule
+from meshwright.constraints import Constraint, Rule, check_constraint
 from meshwright.errors import PlacementError, SpecError, TooLargeError
+from meshwright.layout import check_links
+from meshwright.llm import AXES
 from meshwright.placement import AXES_EXAMPLE
 from meshwright.planner import DEFAULT_LIBRARY, Planner, Ranking
-from meshwright.profiles import Library
+from meshwright.profiles import Library, load_library
 from meshwright.program import Collective
-from meshwright.spec import check_names
+from meshwright.spec import check_names, unknown
 from meshwright.synthesis import MAX_STEPS
 from meshwright.system import System
 from meshwright.units import format_amount
@@ -52,8 +54,11 @@ def with_devices(system: System, devices: int) -> System:
             f"{devices}: expected a multiple of {inner}"
         )
     count = devices // inner
-    name = system.name if "=" in system.name else f"{system.name.partition(':')[0]}:{count}"
-    return replace(system, name=name, levels=(replace(system.levels[0], count=count), *system.levels[1:]))
+    first = system.levels[0]
+    name = f"{system.name.partition(':')[0]}:{count}"
+    if "=" in system.name:
+        name = system.name.replace(f"{first.name}={first.count}", f"{first.name}={count}", 1)
+    return replace(system.with_outermost(count), name=name)
 
 
 def check_memory(workload: Workload) -> None:
@@ -77,6 +82,7 @@ def choose_sizes(
     top: int = 10,
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
+    max_chunks: int = 1,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Choices:
     """The best sizes of the `free` axes; the others are `fixed`."""
@@ -85,8 +91,18 @@ def choose_sizes(
             f"the workload {file.name!r} lists its communications, for one choice of sizes: to choose them it must "
             "describe its model"
         )
+    for axis in free:
+        if axis in fixed:
+            raise SpecError(f"{axis} is given ({fixed[axis]}) and to be chosen: one or the other")
     check_names([*fixed, *free], "axes", AXES_EXAMPLE)
+    for axis in (*fixed, *free):
+        if axis not in AXES:
+            raise SpecError(f"{unknown('axis', axis, AXES)}; each has its meaning for a language model")
+    check_links(system)
+    if isinstance(library, str):
+        library = load_library(library)
     for constraint in constraints:
+        check_constraint(constraint, system, (*fixed, *free))
         if constraint.rule is Rule.ROW and constraint.axis in free:
             raise SpecError(f"{constraint} fixes the size of {constraint.axis}, which is to be chosen")
     if not free or system.devices % prod(fixed.values()):
@@ -103,7 +119,7 @@ def choose_sizes(
         try:
             workload = file.workload(axes)
             check_memory(workload)
-            planner = Planner(system, axes, workload.communications, library, max_steps, collectives)
+            planner = Planner(system, axes, workload.communications, library, max_steps, collectives, max_chunks)
             found.append(Choice(workload, planner.best(top, constraints)))
         except TooLargeError:
             raise
@@ -121,10 +137,11 @@ def _reason(message: str) -> str:
         ("on each device, which has", "more memory than a device has"),
         ("global batch", "the global batch cannot be split evenly"),
         ("evenly", "layers, heads, tokens or experts cannot be cut evenly"),
-        ("--", "a constraint"),
     ):
         if sign in message:
             return reason
+    if message.startswith("--"):
+        return message.partition(" leaves no")[0].partition(" contradict")[0]
     return message
 
 

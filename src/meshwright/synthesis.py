@@ -3,11 +3,16 @@
 The graph depends on the number of levels, never on the radices. Counting, listing and ranking all walk the same graph.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
+from itertools import accumulate
+from math import inf
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.errors import MeshwrightError, TooLargeError
 from meshwright.program import Collective, Goal, Program, Step, as_collectives, as_goal
@@ -24,6 +29,9 @@ MAX_ENTRIES = 2_000_000
 
 Cost = Callable[[State, Step], float]
 """The cost of a step taken in a state; never negative."""
+
+Kind = Callable[[int, State, Step], Hashable]
+"""What the cost of a step taken in a state of a graph with so many levels depends on."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,44 @@ class ProgramGraph:
             if self.lengths.get(after, 0) >> length - 1 & 1:
                 for rest in self._paths(after, length - 1):
                     yield (step, *rest)
+
+    @cached_property
+    def _numbered(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        """The start's number; for every edge, the number of the state it leads to; where each state's edges begin.
+
+        The end comes after all other states, and after it what has no way to the end.
+        """
+        numbers = {state: number for number, state in enumerate([*self.edges, self.end])}
+        targets = [numbers.get(after, len(numbers)) for out in self.edges.values() for _, after in out]
+        begins = list(accumulate((len(out) for out in self.edges.values()), initial=0))[:-1]
+        return numbers[self.start], np.array(targets, dtype=np.int64), np.array(begins, dtype=np.int64)
+
+    @cached_property
+    def _kinds(self) -> dict[Kind, tuple[list[tuple[State, Step]], NDArray[np.int64]]]:
+        return {}
+
+    def least(self, cost: Cost, kind: Kind) -> float:
+        """The cost of the cheapest program alone; infinite if there is none.
+
+        Edges of one kind cost the same; which kind an edge is of is looked up once for the graph.
+        """
+        if self.start == self.end:
+            return 0.0
+        if self.start not in self.edges:
+            return inf
+        if kind not in self._kinds:
+            found: dict[object, int] = {}
+            edges = [(state, step) for state, out in self.edges.items() for step, _ in out]
+            index = [found.setdefault(kind(self.levels, state, step), len(found)) for state, step in edges]
+            first = dict(zip(reversed(index), reversed(edges), strict=True))
+            self._kinds[kind] = [first[number] for number in range(len(found))], np.array(index, dtype=np.int64)
+        examples, index_of = self._kinds[kind]
+        prices = np.array([cost(state, step) for state, step in examples])[index_of]
+        start, targets, begins = self._numbered
+        left = np.append(np.full(len(begins), inf), [0.0, inf])
+        for _ in range(self.max_steps):
+            left[:-2] = np.minimum.reduceat(prices + left[targets], begins)
+        return float(left[start])
 
     def ranked(self, cost: Cost) -> Iterator[tuple[float, Program]]:
         """All programs with their costs, lazily, the cheapest first; of equal cost, the one with fewer steps.

@@ -81,6 +81,9 @@ class Level:
 class System:
     """Levels, outermost first. Devices are numbered in mixed radix, the outermost level most significant.
 
+    message_rate: how many messages per second all devices together can handle, where they share one machine's
+    processors; None where each has its own.
+
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
     >>> system.devices, system.counts
     (64, (4, 16))
@@ -88,6 +91,7 @@ class System:
 
     name: str
     levels: tuple[Level, ...]
+    message_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse an empty list of levels and names that are malformed or appear twice."""
@@ -95,6 +99,10 @@ class System:
         if not self.levels:
             raise SpecError(f"a system needs at least one level, as in {EXAMPLE!r}")
         check_names([level.name for level in self.levels], f"system {self.name!r}", EXAMPLE)
+        if self.message_rate is not None and not (_is_number(self.message_rate) and 0 < self.message_rate < 1e15):
+            raise SpecError(
+                f"the system {self.name!r} has message_rate={self.message_rate!r}; expected messages per second"
+            )
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import yaml
 from meshwright.errors import SpecError
 from meshwright.spec import parse_count, unknown
 from meshwright.system import Fabric, Level, Link, System
-from meshwright.units import parse_bandwidth, parse_seconds
+from meshwright.units import parse_bandwidth, parse_rate, parse_seconds
 from meshwright.yamlfile import Reader, boolean, compose, items, mapping, parsed, problem, read_text, word
 
 _EXAMPLE = "levels: [{name: node, count: 4, bandwidth: 8GB/s, latency: 20us}, {name: gpu, count: 16}]"
@@ -26,9 +26,10 @@ def read_system_text(text: str, source: str) -> System:
     4
     """
     root = compose(text, source, _EXAMPLE)
-    values = mapping(root, source, "a system", {"name": word, "levels": _levels}, ["levels"])
+    readers: dict[str, Reader] = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate)}
+    values = mapping(root, source, "a system", readers, ["levels"])
     try:
-        return System(values.get("name", Path(source).stem), values["levels"])
+        return System(values.get("name", Path(source).stem), values["levels"], values.get("message_rate"))
     except SpecError as error:
         raise problem(root, source, str(error)) from None
 
@@ -54,7 +55,8 @@ def system_document(system: System) -> dict[str, Any]:
             fields["fabric"] = str(link.fabric)
         fields |= {key: True for key in ("bypass", "reduces") if getattr(link, key)}
         levels.append(fields)
-    return {"name": system.name, "levels": levels}
+    rate = {} if system.message_rate is None else {"message_rate": f"{system.message_rate!r}/s"}
+    return {"name": system.name, "levels": levels, **rate}
 
 
 def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:

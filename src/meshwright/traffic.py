@@ -32,6 +32,7 @@ class Phase:
     device_inner: the same without the traffic that enters or leaves the parent.
     pairs: for a level, who sends how much to whom among the children of one instance, as (child, child, amount).
     messages: how many follow each other.
+    sent: how many there are, of all members together.
     """
 
     port: tuple[float, ...]
@@ -42,6 +43,7 @@ class Phase:
     device_inner: tuple[float, ...]
     pairs: Callable[[int], Pairs]
     messages: tuple[float, ...]
+    sent: float
 
 
 @cache
@@ -114,6 +116,7 @@ def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, .
             device_inner=tuple(edge * s * a for s, a in zip(stay, alone, strict=True)),
             pairs=pairs,
             messages=tuple(rounds * hops for hops in (_cycle(shape) if closed else _hops(shape))),
+            sent=rounds * (size - 1) * size if closed else size - 1.0,
         ),
     )
 
@@ -137,7 +140,8 @@ def _two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[
             yield child, other, amount / 2
             yield other, child, amount / 2
 
-    return (replace(one_way, inner=inner, device=device, device_inner=device_inner, pairs=pairs),)
+    sent = 2 * one_way.sent
+    return (replace(one_way, inner=inner, device=device, device_inner=device_inner, pairs=pairs, sent=sent),)
 
 
 def _ends(instances: int, closed: bool) -> int:
@@ -169,6 +173,7 @@ def _direct(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase
         device_inner=tuple((w - b) * amount for b, w in zip(below, within, strict=True)),
         pairs=pairs,
         messages=_one_message(shape, 0),
+        sent=size * (size - 1.0),
     )
     # An all-reduce gathers as much as it scattered.
     return (phase, phase) if collective is Collective.ALL_REDUCE else (phase,)
@@ -213,6 +218,7 @@ def _exchange(shape: Shape, level: int, distance: int, amount: float) -> Phase:
         device_inner=tuple(amount if k == level else 0.0 for k in range(len(shape))),
         pairs=pairs,
         messages=_one_message(shape, level),
+        sent=float(prod(shape)),
     )
 
 
@@ -330,13 +336,15 @@ def _tree(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase, 
     depth = float((outermost - 1).bit_length())
     chain = _hops((1, *shape[1:]))
     messages = tuple(2 * (depth if level == 0 else chain[level]) for level in range(len(shape)))
-    return (_phase(rows, pairs, messages),)
+    return (_phase(rows, pairs, messages, 4.0 * (prod(shape) - 1)),)
 
 
-def _phase(rows: list[tuple[float, ...]], pairs: Callable[[int], Pairs], messages: tuple[float, ...]) -> Phase:
+def _phase(
+    rows: list[tuple[float, ...]], pairs: Callable[[int], Pairs], messages: tuple[float, ...], sent: float
+) -> Phase:
     """A phase from one row per level, in the order of its fields."""
     port, inner, shared, outer, device, device_inner = zip(*rows, strict=True)
-    return Phase(port, inner, shared, outer, device, device_inner, pairs, messages)
+    return Phase(port, inner, shared, outer, device, device_inner, pairs, messages, sent)
 
 
 def double_tree(size: int) -> list[tuple[int, int]]:
@@ -382,6 +390,7 @@ def _switch(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase
             device_inner=tuple(d * here for d, here in zip(device, spanned, strict=True)),
             pairs=pairs,
             messages=tuple(2 * here for here in spanned),
+            sent=2.0 * prod(shape),
         ),
     )
 
@@ -419,7 +428,7 @@ def _explicit(shape: Shape, edges: list[tuple[int, int]], amount: float) -> Phas
                 yield s // b % shape[level], t // b % shape[level], amount
 
     amounts = [tuple(amount * count for count in row) for row in rows]
-    return _phase(amounts, pairs, _one_message(shape, outermost))
+    return _phase(amounts, pairs, _one_message(shape, outermost), float(len(edges)))
 
 
 def _most(values: np.ndarray) -> float:

@@ -89,6 +89,16 @@ def parse_seconds(text: str) -> float:
     return float(_parse(text, _TIMES, "time", "20us, 1.5ms or 0.2s"))
 
 
+def parse_rate(text: str) -> float:
+    """Messages per second from text.
+
+    >>> parse_rate("6000/s"), parse_rate("2.5M/s")
+    (6000.0, 2500000.0)
+    """
+    units = {f"{prefix}/s": Fraction(factor) for prefix, factor in _DECIMAL.items()}
+    return float(_parse(text, units, "rate of messages", "6000/s or 2M/s"))
+
+
 def format_bytes(value: int) -> str:
     """The shortest exact text: the largest unit that leaves at most three decimals, bytes otherwise.
 

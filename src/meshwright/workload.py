@@ -14,6 +14,7 @@ and leaves the communications to be derived:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from meshwright.placement import parse_axes
 from meshwright.plan import Communication, Reduction, Transfer, kind_of
 from meshwright.program import Goal, TransferKind
 from meshwright.spec import parse_count, unknown
-from meshwright.units import format_bytes, parse_bytes
+from meshwright.units import format_bytes, parse_bytes, parse_seconds
 from meshwright.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
 
 KINDS = (*map(str, Goal), *map(str, TransferKind))
@@ -69,6 +70,8 @@ class Workload:
         """Refuse a workload that does not hang together."""
         if not self.lines:
             raise SpecError(f"the workload {self.name!r} has no communications")
+        if not all(isinstance(line, Line) for line in self.lines):
+            raise SpecError("a workload is made of Lines, each with a communication: Line(Reduction(…))")
         for group, share in self.overlap.items():
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
                 raise SpecError(f"overlap {group!r} hides {share!r} of the time; expected a share from 0 to 1")
@@ -103,13 +106,16 @@ class Workload:
         entries = []
         for line in self.lines:
             one = line.communication
-            entry: dict[str, Any] = {"name": one.name, "kind": kind_of(one), "axes": "+".join(one.axes)}
+            entry: dict[str, Any] = {"name": one.name} if one.name else {}
+            entry |= {"kind": kind_of(one), "axes": "+".join(one.axes)}
             entry |= {"bytes": format_bytes(one.bytes), "count": one.count}
             entry |= {
                 key: value
                 for key, value in (("overlap", line.overlap), ("formula", line.formula), ("source", line.source))
                 if value and (key != "overlap" or line.overlap in self.overlap)
             }
+            if one.hidden and line.overlap not in self.overlap:
+                entry["hidden"] = one.hidden
             entries.append(entry)
         named = {line.overlap for line in self.lines}
         overlap = {group: share for group, share in self.overlap.items() if group in named}
@@ -117,6 +123,9 @@ class Workload:
             "name": self.name,
             **({"axes": ",".join(f"{axis}={size}" for axis, size in self.axes.items())} if self.axes else {}),
             **({"overlap": overlap} if overlap else {}),
+            **({"memory": f"{ceil(self.memory)}B"} if self.memory is not None else {}),
+            **({"device_memory": f"{ceil(self.memory_limit)}B"} if self.memory_limit is not None else {}),
+            **({"compute": f"{self.compute!r}s"} if self.compute is not None else {}),
             "communications": entries,
         }
 
@@ -148,6 +157,9 @@ class WorkloadFile:
     overlap: Mapping[str, float]
     lines: tuple[Line, ...]
     model: Model | None
+    memory: float | None = None
+    device_memory: float | None = None
+    compute: float | None = None
 
     def workload(self, axes: Mapping[str, int] | None = None) -> Workload:
         """The workload for some axis sizes, or for those in the file."""
@@ -164,7 +176,7 @@ class WorkloadFile:
                 f"the workload {self.name!r} lists its bytes for the axes {own}, not for {given}; a workload that "
                 "describes its model can be had for any sizes"
             )
-        return Workload(self.name, self.lines, sizes, self.overlap)
+        return Workload(self.name, self.lines, sizes, self.overlap, self.memory, self.device_memory, self.compute)
 
 
 def workload_names() -> tuple[str, ...]:
@@ -191,6 +203,9 @@ def read_workload_text(text: str, source: str) -> WorkloadFile:
         "axes": parsed(parse_axes),
         "overlap": _overlap,
         "communications": _lines,
+        "memory": parsed(parse_bytes),
+        "device_memory": parsed(parse_bytes),
+        "compute": parsed(parse_seconds),
         "model": read_model,
     }
     values = mapping(root, source, "a workload", readers, [])
@@ -202,7 +217,12 @@ def read_workload_text(text: str, source: str) -> WorkloadFile:
         values.get("overlap", {}),
         values.get("communications", ()),
         values.get("model"),
+        *(values.get(key) for key in ("memory", "device_memory", "compute")),
     )
+    if found.model is not None:
+        for key in ("memory", "device_memory", "compute"):
+            if key in values:
+                raise problem(root, source, f"{key!r} goes with listed communications; a model has its own")
     try:
         if found.axes or found.model is None:
             found.workload()
@@ -227,6 +247,8 @@ def _overlap(node: yaml.Node, source: str) -> dict[str, float]:
         raise problem(node, source, "'overlap' must be a mapping from groups to the share of their time that is hidden")
     shares: dict[str, float] = {}
     for key, value in node.value:
+        if word(key, source) in shares:
+            raise problem(key, source, f"the key {word(key, source)!r} appears twice")
         shares[word(key, source)] = parsed(parse_share)(value, source)
     return shares
 
@@ -250,11 +272,14 @@ def _lines(node: yaml.Node, source: str) -> tuple[Line, ...]:
 def _line(node: yaml.Node, source: str, number: int) -> Line:
     values = mapping(node, source, "a communication", _READERS, ["kind", "axes", "bytes"])
     name = values.get("name", f"{number}: {values['kind']} over {'+'.join(values['axes'])}")
+    hidden = values.get("hidden", 0.0)
+    if hidden and "overlap" in values:
+        raise problem(node, source, "either 'hidden' or a group that it overlaps in, not both")
     try:
         one = communication(name, values["kind"], values["axes"], values["bytes"], values.get("count", 1))
     except SpecError as error:
         raise problem(node, source, str(error)) from None
-    return Line(one, *(values.get(key, "") for key in ("overlap", "formula", "source")))
+    return Line(replace(one, hidden=hidden), *(values.get(key, "") for key in ("overlap", "formula", "source")))
 
 
 def communication(name: str, kind: str, axes: Sequence[str], amount: int, count: int = 1) -> Communication:
@@ -286,6 +311,7 @@ _READERS: dict[str, Reader] = {
     "bytes": parsed(parse_bytes),
     "count": parsed(lambda text: parse_count(text, "a communication", "workload", "count: 80")),
     "overlap": word,
+    "hidden": parsed(parse_share),
     "formula": word,
     "source": word,
 }

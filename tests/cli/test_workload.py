@@ -39,8 +39,8 @@ def test_the_whole_answer_for_a_workload(tmp_path: Path) -> None:
         "  jax: Mesh(",
         "  megatron: order tp-dp-pp",
         "Megatron order tp-cp-ep-dp-pp",
-        "best of 24 orders",
-        "worst of 24 orders",
+        "best of 24 orders that line up",
+        "worst of 24 orders that line up",
     ):
         assert part in result.stdout
     plan = read_plan(out)
@@ -91,6 +91,7 @@ def test_workloads_are_listed_and_shown() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["plan", "--system", "dgx-h100", "--axes", "a=128", "--reduce", "a=1PB"], "bytes=1000000000000000; expected"),
         (["plan", "--system", "dgx-h100"], "give either --reduce"),
         (["plan", "--system", "dgx-h100", "--reduce", "data=1GB"], "--axes is missing"),
         ([*DENSE, "--reduce", "data=1GB"], "give either --reduce"),
@@ -103,6 +104,11 @@ def test_workloads_are_listed_and_shown() -> None:
         ([*DENSE, "--axes", "data=3"], "a global batch of 1024 sequences cannot be split over data=3"),
         ([*DENSE, "--choose", "data", "--devices", "1001"], "expected a multiple of 8"),
         ([*DENSE, "--choose", "dat"], "unknown axis 'dat'"),
+        ([*DENSE, "--choose", "data", "--inside", "tensor=nod"], "--inside tensor=nod: unknown level 'nod'"),
+        ([*DENSE, "--choose", "data", "--inside", "tensr=node"], "--inside tensr=node: unknown axis 'tensr'"),
+        ([*DENSE, "--choose", "data", "--axes", "data=4"], "data is given (4) and to be chosen"),
+        ([*DENSE, "--choose", "data", "--library", "nosuch"], "Error: unknown library 'nosuch'"),
+        ([*LLM, "--axes", "data=2", "--hide", "gradients=0.1", "--hide", "gradients=0.9"], "is given twice"),
         ([*DENSE, "--choose", "data,data"], "'data' appears 2 times"),
         ([*DENSE, "--choose", "data", "--placement", "[[1]]"], "no --placement"),
         ([*LLM, "--axes", "data=2", "--hide", "gradient=1"], "is not GROUP=SHARE"),
@@ -126,3 +132,18 @@ def test_a_listed_workload_cannot_have_its_sizes_chosen(tmp_path: Path) -> None:
     result = run("plan", "--workload", str(listed), "--system", "dgx-h100", "--choose", "data")
     assert result.exit_code == 2
     assert "it must describe its model" in result.stderr
+
+
+def test_a_plan_with_transfers_only_is_explained_but_cannot_run(tmp_path: Path) -> None:
+    listed = tmp_path / "w.yaml"
+    listed.write_text(
+        json.dumps({"communications": [{"name": "x[/y]", "kind": "all-to-all", "axes": "data", "bytes": "1MB"}]})
+    )
+    arguments = ["plan", "--workload", str(listed), "--system", "gpu=4@1GB/s", "--axes", "data=4"]
+    planned = run(*arguments, "--out", str(tmp_path / "plan.json"))
+    assert planned.exit_code == 0, planned.stderr
+    assert "x[/y]" in planned.stdout
+    assert "x[/y]: all-to-all over data" in run("explain", str(tmp_path / "plan.json")).stdout
+    refused = run("run", str(tmp_path / "plan.json"), "--engine", "numpy")
+    assert refused.exit_code == 2
+    assert "only transfers" in refused.stderr

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ from meshwright import (
 )
 from meshwright.jax import Reducer, factor_mesh, mesh
 from meshwright.program import device_groups
-from tests.engines import EXHAUSTIVE, plan_of, programs_of
+from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of
 
 UNROOTED = tuple(collective for collective in Collective if collective not in ROOTED)
 
@@ -265,3 +266,34 @@ def test_trees_may_mix_what_is_sharded_and_what_is_not() -> None:
     result = function(np.ones((4, 3), np.float32), np.ones((4, 6), np.float32))
     assert result["norm"].tolist() == [4] * 3
     assert result["weight"].tolist() == [4] * 6
+
+
+@pytest.mark.parametrize("goal", [Goal.ALL_REDUCE, Goal.REDUCE_SCATTER, Goal.ALL_GATHER])
+@pytest.mark.parametrize("length", [1, 11, 40, 41])
+def test_chunks_reduce_exactly(goal: Goal, length: int) -> None:
+    (base,) = hierarchical(goal).reductions
+    others = [p for p in programs_of("node=2,gpu=2", goal, collectives=UNROOTED) if p != base.program]
+    planned = replace(base, reduction=replace(base.reduction, bytes=1), chunks=4, others=((others[0], 1),))
+    best = replace(hierarchical(goal), reductions=(planned,))
+    reducer = Reducer(best)
+    axes = reducer.axes("data")
+    whole = np.random.default_rng(length).integers(-1000, 1000, (4, length)).astype(np.int32)
+    width = -(-length // 4)
+    if goal is Goal.ALL_REDUCE:
+        assert np.array_equal(shards(best, axes, reducer.all_reduce)(whole), whole.sum(0))
+    elif goal is Goal.REDUCE_SCATTER:
+        parts = shards(best, axes, reducer.reduce_scatter, axes)(whole)
+        assert np.array_equal(np.asarray(parts)[:length], whole.sum(0))
+        assert parts.shape == (4 * width,)
+    else:
+        assert np.array_equal(shards(best, axes, reducer.all_gather)(whole), whole.reshape(-1))
+
+
+def test_chunks_are_separate_collectives_that_do_not_wait_for_each_other() -> None:
+    (base,) = hierarchical().reductions
+    planned = replace(base, reduction=replace(base.reduction, bytes=1), chunks=3)
+    best = replace(hierarchical(), reductions=(planned,))
+    reducer = Reducer(best)
+    function = shards(best, reducer.axes("data"), reducer.all_reduce)
+    kinds = [kind for kind, _ in hlo_collectives(function, jnp.ones((4, 12)))]
+    assert len(kinds) >= 3  # XLA may combine chunks of one step

@@ -10,7 +10,15 @@ from mpi4py import MPI
 
 from meshwright import Goal
 from meshwright.mpi import Reducer
-from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, refused
+from tests.engines import (
+    EXHAUSTIVE,
+    hierarchical,
+    pipelined_plan,
+    plan_of,
+    programs_of,
+    random_pipelines,
+    refused,
+)
 
 
 def every_program(spec: str) -> None:
@@ -34,6 +42,50 @@ def every_program(spec: str) -> None:
         assert len(set(comm.allgather(floats.tobytes()))) == 1, f"{program} differs between ranks"
     reducer.close()
     done(len(programs))
+
+
+def pipelines(spec: str) -> None:
+    """Programs in chunks, alone and mixed."""
+    plan = random_pipelines(spec)
+    comm = MPI.COMM_WORLD
+    reducer = Reducer(plan)
+    for number, planned in enumerate(plan.reductions):
+        rng = np.random.default_rng(number)
+        length = int(rng.integers(1, 400))
+        whole = rng.integers(-1000, 1000, (comm.size, length))
+        integers = whole[comm.rank].copy()
+        reducer.all_reduce(integers, over=number)
+        assert integers.tolist() == whole.sum(0).tolist(), planned.pipelined
+        floats = rng.standard_normal((comm.size, length))[comm.rank]
+        reducer.all_reduce(floats, over=number)
+        assert len(set(comm.allgather(floats.tobytes()))) == 1, f"{planned.pipelined} differs between ranks"
+    reducer.close()
+    done(len(plan.reductions))
+
+
+def pipelined_goals() -> None:
+    """All goals in chunks, over lengths that ranks and chunks do not divide."""
+    rank = MPI.COMM_WORLD.rank
+    reducers = {goal: Reducer(pipelined_plan(goal)) for goal in Goal}
+    for length in (1, 3, 11, 40, 41, 1000):
+        whole = np.arange(4 * length).reshape(4, length) % 97
+        total = whole.sum(0)
+        width = -(-length // 4)
+        mine = whole[rank].copy()
+        reducers[Goal.ALL_REDUCE].all_reduce(mine)
+        assert np.array_equal(mine, total)
+        part = reducers[Goal.REDUCE_SCATTER].reduce_scatter(whole[rank])
+        assert np.array_equal(part, total[rank * width : (rank + 1) * width])
+        out = np.empty(length, dtype=np.int64)
+        reducers[Goal.ALL_GATHER].all_gather(part, out=out)
+        assert np.array_equal(out, total)
+        mine = whole[rank].copy()
+        reducers[Goal.REDUCE].reduce(mine)
+        assert rank > 0 or np.array_equal(mine, total)
+        halves = whole[rank].astype(np.float16)  # a type that MPI does not know
+        reducers[Goal.BROADCAST].broadcast(halves)
+        assert np.array_equal(halves, whole[0].astype(np.float16))
+    done(1)
 
 
 def operations() -> None:

@@ -1,5 +1,6 @@
 """`meshwright calibrate`: what the links and the library really reach."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import yaml
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
 from meshwright.cli.measuring import measure_cases, measuring_options, where
 from meshwright.errors import SpecError
-from meshwright.measure.calibrate import Fit, Observation, fit, microbenchmarks, observations
+from meshwright.measure.calibrate import Fit, Observation, fit, message_rate, microbenchmarks, observations
+from meshwright.measure.calibrate import shared_processors as with_shared
 from meshwright.measure.logs import read_log
 from meshwright.measure.records import read_measurements
 from meshwright.planner import DEFAULT_LIBRARY
@@ -34,6 +36,11 @@ from meshwright.units import format_bandwidth, format_seconds, parse_bytes
 )
 @click.option("--sizes", default="64KiB,512KiB,2MiB", show_default=True, help="The payloads to measure with.")
 @click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast.")
+@click.option(
+    "--shared-processors",
+    is_flag=True,
+    help="All devices are on one machine, as on a testbed: fit the rate of messages, from the smallest payload.",
+)
 @click.option("--fit-only", is_flag=True, help="Measure nothing: fit what the file and the logs have.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the calibrated system.")
 @click.option("--library-out", type=click.Path(path_type=Path, dir_okay=False), help="And the calibrated library.")
@@ -46,6 +53,7 @@ def calibrate(
     logs: tuple[str, ...],
     sizes: str,
     no_rooted: bool,
+    shared_processors: bool,
     fit_only: bool,
     out: Path | None,
     library_out: Path | None,
@@ -71,6 +79,8 @@ def calibrate(
     elif not logs:
         raise SpecError("say what to calibrate from: --measurements FILE to measure, or --log LEVEL=FILE")
     found = fit(system, profile, seen)
+    if shared_processors:
+        found = replace(found, system=with_shared(found.system, message_rate(system, profile, seen)))
     _write(found, out, library_out)
     _show(found, as_json)
 
@@ -124,6 +134,8 @@ def _show(found: Fit, as_json: bool) -> None:
             _share(found.latency_error.get(level.name)),
         )
     print_table(table)
+    if found.system.message_rate is not None:
+        say(f"all devices together handle {found.system.message_rate:,.0f} messages per second")
     table = new_table("collective", "efficiency", "±")
     for kind in Collective:
         table.add_row(str(kind), f"{rules[kind][-1].efficiency:.3f}", _share(found.efficiency_error.get(kind)))

@@ -102,7 +102,7 @@ def say(message: str) -> None:
 
 def print_table(table: Table) -> None:
     """Write a table for people; nothing is cut off, so it may be wider than the terminal."""
-    console = Console(width=10_000)
+    console = Console(width=10_000, markup=False)
     console.print(table, width=max(console.measure(table).maximum, 1))
 
 

@@ -7,7 +7,7 @@ import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table
 from meshwright.explain import step_costs, what_would_help, why, why_transfer
-from meshwright.plan import Plan, PlannedReduction, read_plan
+from meshwright.plan import Communication, Plan, PlannedReduction, read_plan
 from meshwright.program import step_text
 from meshwright.units import format_amount, format_bandwidth, format_bytes, format_seconds
 
@@ -36,15 +36,23 @@ def explain(plan_file: Path, as_json: bool) -> None:
         _print(plan, planned)
     for transfer in plan.transfers:
         what = transfer.transfer
-        click.echo(
-            f"\n{what.kind} over {'+'.join(what.axes)}, {format_bytes(what.bytes)}: {format_seconds(transfer.seconds)} "
-            f"(bound {format_seconds(transfer.bound_seconds)}): {why_transfer(plan, transfer)}"
-        )
+        times = f"{format_seconds(transfer.seconds)} (bound {format_seconds(transfer.bound_seconds)})"
+        amount = format_bytes(what.bytes)
+        click.echo(f"\n{_called(what)}{what.kind} over {'+'.join(what.axes)}, {amount}: {times}")
+        click.echo(f"  {why_transfer(plan, transfer)}")
     click.echo("\nWhat would help, with the same programs:")
     for entry in helps:
         click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
     if not helps:
         click.echo("  nothing that can be said of one level alone")
+
+
+def _called(one: Communication) -> str:
+    """Its name, how often it is, and how much of it is hidden, where that is not once and nothing."""
+    parts = [f"{one.count} times"] if one.count > 1 else []
+    parts += [f"{one.hidden:.0%} hidden"] if one.hidden else []
+    more = f" ({', '.join(parts)})" if parts else ""
+    return f"{one.name}{more}: " if one.name else f"{', '.join(parts)}: " if parts else ""
 
 
 def _document(plan: Plan, planned: PlannedReduction) -> list[dict[str, Any]]:
@@ -81,10 +89,14 @@ def _document(plan: Plan, planned: PlannedReduction) -> list[dict[str, Any]]:
 def _print(plan: Plan, planned: PlannedReduction) -> None:
     reduction = planned.reduction
     click.echo(
-        f"{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}: "
+        f"{_called(reduction)}{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}: "
         f"{format_seconds(planned.seconds)} (default {format_seconds(planned.default_seconds)}, "
         f"bound {format_seconds(planned.bound_seconds)})"
     )
+    if planned.chunks > 1:
+        click.echo(f"  in {planned.chunks} chunks; the steps of one of them:")
+    for program, chunks in planned.others:
+        click.echo(f"  {chunks} of them take another program: {program.text(plan.hierarchy(planned))}")
     model, costs = step_costs(plan, planned)
     links = {level.name: level.link for level in plan.placement.system.levels}
     for number, (step, cost) in enumerate(zip(planned.program.steps, costs, strict=True), 1):
@@ -105,6 +117,9 @@ def _print(plan: Plan, planned: PlannedReduction) -> None:
                 limit = f"{load.limit} {format_bandwidth(rate or 0)}"
                 amounts = (f"{load.groups:g}", format_amount(load.bytes), limit, format_seconds(load.seconds))
                 table.add_row(f"    {load.level}", *amounts, mark)
+            if phase.processing:
+                mark = "* bottleneck" if phase.processing >= max(slowest, phase.latency) else ""
+                table.add_row("    processors", "", "", "", format_seconds(phase.processing), mark)
             if phase.latency:
                 mark = "* bottleneck" if phase.latency >= slowest else ""
                 table.add_row("    latency", "", "", "", format_seconds(phase.latency), mark)

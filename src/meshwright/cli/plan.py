@@ -20,6 +20,7 @@ from meshwright.constraints import Constraint, Rule, parse_constraint
 from meshwright.errors import SpecError
 from meshwright.explain import why
 from meshwright.orders import Habit, gain, habits, mesh_code
+from meshwright.pipeline import CHUNKS
 from meshwright.placement import Placement, parse_axes
 from meshwright.plan import (
     Communication,
@@ -41,6 +42,9 @@ from meshwright.spec import split_items
 from meshwright.system import System, load_system
 from meshwright.units import format_amount, format_bytes, format_seconds
 from meshwright.workload import Workload, load_workload
+
+LISTED = 4096
+"""The ranks of larger systems are not listed one by one."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -92,6 +96,13 @@ def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[_Comman
 @click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
 @max_steps_option
+@click.option(
+    "--chunks",
+    type=click.IntRange(1, CHUNKS[-1]),
+    default=1,
+    show_default=True,
+    help="Cut payloads into at most so many chunks that flow through the steps, where that is faster.",
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the best plan to this file.")
 @json_option
 def plan(
@@ -110,6 +121,7 @@ def plan(
     no_rooted: bool,
     top: int,
     max_steps: int,
+    chunks: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -148,6 +160,7 @@ def plan(
             top=top,
             max_steps=max_steps,
             collectives=collectives,
+            max_chunks=chunks,
             progress=_progress(as_json),
         )
         workload = choices.best[0].workload
@@ -171,18 +184,19 @@ def plan(
             top=top,
             max_steps=max_steps,
             collectives=collectives,
+            max_chunks=chunks,
         )
     best = ranking.candidates[0]
-    habit = habits(Planner(system, axes, communications, library, max_steps, collectives)) if compare else []
+    habit = habits(Planner(system, axes, communications, library, max_steps, collectives, chunks)) if compare else []
     if out is not None:
         write_plan(best, out)
         say(f"wrote the best plan to {out}")
     if as_json:
-        print_json(_document(system, axes, ranking, workload, choices, habit, constraints))
+        print_json(_document(system, axes, ranking, workload, choices, habit, constraints, top))
         return
     if choices is not None:
         _print_choices(choices, top)
-    _print(ranking, by_program=matrix is not None and len(communications) == 1, workload=workload)
+    _print(ranking, matrix is not None and len(communications) == 1, workload, constraints)
     if habit:
         _print_habits(habit, best)
 
@@ -205,6 +219,7 @@ def _document(
     choices: Choices | None,
     habit: list[Habit],
     constraints: list[Constraint],
+    top: int,
 ) -> dict[str, Any]:
     best = ranking.candidates[0]
     found: dict[str, Any] = {
@@ -217,6 +232,7 @@ def _document(
         "constraints": [str(constraint) for constraint in constraints],
         "candidates": [candidate.document() for candidate in ranking.candidates],
         "mesh": mesh_code(best.placement),
+        "ranks": best.placement.mesh().tolist() if system.devices <= LISTED else None,
     }
     if workload is not None:
         found["workload"] = {
@@ -231,7 +247,7 @@ def _document(
             "refused": dict(choices.refused),
             "best": [
                 {"axes": dict(c.workload.axes), "seconds": c.seconds, "memory_bytes": c.workload.memory}
-                for c in choices.best[: len(ranking.candidates)]
+                for c in choices.best[:top]
             ],
         }
     if habit:
@@ -310,7 +326,7 @@ def _placement(text: str, system: System, axes: tuple[str, ...]) -> Placement:
     return Placement(system, axes, tuple(tuple(row) for row in matrix))
 
 
-def _print(ranking: Ranking, by_program: bool, workload: Workload | None) -> None:
+def _print(ranking: Ranking, by_program: bool, workload: Workload | None, constraints: list[Constraint]) -> None:
     best = ranking.candidates[0]
     several = len(best.communications) > 1 and workload is None
     by_program = by_program and bool(best.reductions)
@@ -320,7 +336,7 @@ def _print(ranking: Ranking, by_program: bool, workload: Workload | None) -> Non
     for number, candidate in enumerate(ranking.candidates, 1):
         if by_program:
             first = candidate.reductions[0]
-            what = first.program.text(candidate.hierarchy(first))
+            what = first.pipelined.text(candidate.hierarchy(first))
         else:
             what = str([list(row) for row in candidate.placement.matrix])
         shares = [f"{ratio(r.seconds * r.reduction.count, candidate.seconds):.0%}" for r in candidate.reductions]
@@ -334,7 +350,7 @@ def _print(ranking: Ranking, by_program: bool, workload: Workload | None) -> Non
             *(shares if several else []),
         )
     print_table(table)
-    click.echo(f"\n{_certificate(ranking)}")
+    click.echo(f"\n{_certificate(ranking, constraints)}")
     click.echo(f"\nThe best, on {best.placement.system.name}, library {best.library.name}:")
     for line in why(best):
         click.echo(f"  {line}")
@@ -347,16 +363,17 @@ def _print(ranking: Ranking, by_program: bool, workload: Workload | None) -> Non
         _print_program(best, planned)
 
 
-def _certificate(ranking: Ranking) -> str:
+def _certificate(ranking: Ranking, constraints: list[Constraint]) -> str:
     """What was searched, and what that proves."""
     total, timed = ranking.placements, ranking.evaluated
+    under = f" with {', '.join(map(str, constraints))}" if constraints else ""
     if total == 1:
-        return "One placement."
+        return f"One placement{under}."
     if timed >= total:
-        return f"All {total:,} placements were timed: under the model, none is faster."
+        return f"All {total:,} placements{under} were timed: under the model, none of them is faster."
     return (
-        f"{total:,} placements: {timed:,} were timed, and bounds rule out the other {ranking.pruned:,}: under the "
-        "model, none is faster."
+        f"{total:,} placements{under}: {timed:,} were timed, and bounds rule out the other {ranking.pruned:,}: under "
+        "the model, none of them is faster."
     )
 
 
@@ -365,7 +382,7 @@ def _print_workload(best: Plan, workload: Workload) -> None:
     table = new_table("communication", "kind", "over", "bytes", "count", "each", "hidden", "share", "program")
     for planned in best.communications:
         one = communication_of(planned)
-        program = planned.program.text(best.hierarchy(planned)) if isinstance(planned, PlannedReduction) else ""
+        program = planned.pipelined.text(best.hierarchy(planned)) if isinstance(planned, PlannedReduction) else ""
         table.add_row(
             one.name,
             kind_of(one),
@@ -396,6 +413,10 @@ def _print_program(plan: Plan, planned: PlannedReduction) -> None:
         f"{format_seconds(planned.seconds)} each"
     )
     hierarchy = plan.hierarchy(planned)
+    if planned.chunks > 1:
+        click.echo(f"  in {planned.chunks} chunks, which flow through these steps at once:")
+    for program, chunks in planned.others:
+        click.echo(f"  ({chunks} of them take {program.text(hierarchy)})")
     groups = plan.placement.groups(reduction.axes) if plan.placement.system.devices <= 65_536 else ()
     for number, step in enumerate(planned.program.steps, 1):
         click.echo(f"  {number}. {step_text(step, hierarchy.names)}")

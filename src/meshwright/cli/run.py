@@ -62,6 +62,10 @@ def run(
     them died or did not come in time. Launchers may turn all but 0 into a code of their own.
     """
     plan = read_plan(plan_path)
+    if not plan.reductions:
+        raise SpecError(
+            f"there is nothing to run: {plan_path} has no reductions, only transfers, which need no program"
+        )
     seconds = parse_seconds(timeout)
     if seconds <= 0:
         raise SpecError(f"--timeout {timeout}: expected more than no time")
@@ -109,7 +113,7 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
         rows.append(
             {
                 "reduction": describe(planned),
-                "program": planned.program.text(plan.hierarchy(planned)),
+                "program": planned.pipelined.text(plan.hierarchy(planned)),
                 "bytes": payload.bytes,
                 "seconds": trial.seconds,
                 "default_seconds": trial.default_seconds,

@@ -11,7 +11,7 @@ from meshwright.errors import SpecError
 from meshwright.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
 from meshwright.placement import parse_axes
 from meshwright.plan import kind_of
-from meshwright.units import format_amount, format_bytes, format_seconds
+from meshwright.units import format_amount, format_seconds
 from meshwright.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
 
 
@@ -111,6 +111,8 @@ def _overlap(hide: tuple[str, ...]) -> dict[str, float]:
         group, equals, share = (part.strip() for part in text.partition("="))
         if not equals or group not in GROUPS:
             raise SpecError(f"--hide {text!r} is not GROUP=SHARE, like gradients=0.8; groups: {', '.join(GROUPS)}")
+        if group in shares:
+            raise SpecError(f"--hide {group} is given twice")
         shares[group] = parse_share(share)
     return shares
 
@@ -139,14 +141,14 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
             one.name,
             kind_of(one),
             "+".join(one.axes),
-            format_amount(one.bytes) if made.model else format_bytes(one.bytes),
+            format_amount(one.bytes),
             str(one.count),
             f"{one.hidden:.0%}" if one.hidden else "",
             line.formula + (f" [{sources.index(line.source) + 1}]" if line.source else ""),
         )
     print_table(table)
     if made.model is not None:
-        used = {word for line in made.lines for word in line.formula.split()}
+        used = {word.strip(",:") for line in made.lines for word in line.formula.split()}
         symbols = made.model.symbols(made.axes).items()
         click.echo("\nwith " + "; ".join(f"{letter} = {text}" for letter, text in symbols if letter in used))
     for number, text in enumerate(sources, 1):

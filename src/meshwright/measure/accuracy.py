@@ -12,10 +12,11 @@ from meshwright.cost import CostModel
 from meshwright.errors import SpecError
 from meshwright.layout import layout_of
 from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
+from meshwright.pipeline import Pipeline
 from meshwright.placement import Placement
 from meshwright.plan import flat_program
 from meshwright.profiles import Library
-from meshwright.program import Goal, parse_program
+from meshwright.program import Goal, Pipelined, parse_pipelined
 from meshwright.system import System
 from meshwright.systemfile import read_system_text
 
@@ -101,10 +102,12 @@ def _pair(group: list[Measurement], library: Library, calibrated: System | None)
     for one in group:
         text = one.program
         program = (
-            flat_program(goal, len(hierarchy.names)) if text == DEFAULT_PROGRAM else parse_program(text, hierarchy)
+            Pipelined(((flat_program(goal, len(hierarchy.names)), 1),))
+            if text == DEFAULT_PROGRAM
+            else parse_pipelined(text, hierarchy)
         )
         spread = max(one.seconds) / min(one.seconds) - 1
-        outcome = Outcome(text, median(one.seconds), model.seconds(program, goal), spread)
+        outcome = Outcome(text, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
         if text == DEFAULT_PROGRAM:
             default = outcome
         else:

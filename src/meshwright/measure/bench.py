@@ -9,7 +9,7 @@ from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Recor
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
 from meshwright.profiles import Library
-from meshwright.program import Collective, Program, parse_program
+from meshwright.program import Collective, Program, parse_pipelined
 from meshwright.synthesis import MAX_STEPS, program_graph
 from meshwright.systemfile import system_document
 from meshwright.trials import Engine, check_results, payloads
@@ -55,7 +55,7 @@ class Case:
         if number is None:
             return DEFAULT_PROGRAM
         planned = self.plan.reductions[number]
-        return planned.program.text(self.plan.hierarchy(planned))
+        return planned.pipelined.text(self.plan.hierarchy(planned))
 
     def measurements(self, engine: str) -> list[Measurement]:
         """All of them, not yet measured."""
@@ -98,7 +98,7 @@ def case_of(placement: Placement, reduction: Reduction, library: Library, texts:
     """The case of some programs, given as text."""
     empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
     hierarchy, model = empty.hierarchy(empty.reductions[0]), empty.model(empty.reductions[0])
-    programs = [parse_program(text, hierarchy) for text in texts]
+    programs = [parse_pipelined(text, hierarchy) for text in texts]
     planned = tuple(planned_reduction(model, reduction, program) for program in programs)
     return Case(Plan(placement, library, planned), (None, *range(len(planned))))
 

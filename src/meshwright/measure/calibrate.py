@@ -177,6 +177,35 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
     )
 
 
+def message_rate(system: System, library: Library, seen: Sequence[Observation]) -> float:
+    """How many messages per second all devices handle, where they share processors, from the smallest collectives.
+
+    A quarter of the collectives reached at least this rate: the others wait for more than processors.
+    """
+    together = [one for one in seen if one.collective is not None and not one.alone]
+    if not together:
+        raise SpecError("no collective in all groups at once was measured, so nothing tells the rate of messages")
+    tiny = min(one.bytes for one in together)
+    levels = tuple(replace(each, link=replace(each.link, latency=0.0, bandwidth=LARGE)) for each in system.levels)
+    placement = by_level(replace(system, levels=levels, message_rate=1.0))
+    rates = []
+    for one in together:
+        if one.bytes == tiny:
+            goal = next(goal for goal, collective in FLAT.items() if collective is one.collective)
+            model = CostModel(layout_of(placement, [one.level]), library, one.bytes)
+            rates.append(model.seconds(flat_program(goal, 1), goal) / one.seconds)
+    return float(np.percentile(rates, 75))
+
+
+def shared_processors(system: System, rate: float) -> System:
+    """The system with devices that share processors, which handle so many messages per second.
+
+    A message takes its share of the processors' time at least; that is its latency.
+    """
+    levels = tuple(replace(level, link=replace(level.link, latency=1 / rate)) for level in system.levels)
+    return replace(system, levels=levels, message_rate=rate)
+
+
 def _terms(system: System, library: Library, level: str, one: Observation) -> tuple[float, float]:
     """The model's seconds at full bandwidth without latency, and how often the level's latency counts."""
     assert one.collective is not None

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from meshwright.engine import first_line, rank_list
+from meshwright.engine import LaneGroup, first_line, rank_list
 from meshwright.errors import EngineError
 
 
@@ -21,15 +21,17 @@ def backends() -> dict[str, str]:
     return {device: backend for device, _, backend in pairs}
 
 
-def make_groups(wanted: Iterable[tuple[int, ...]], timeout: float) -> dict[tuple[int, ...], dist.ProcessGroup]:
-    """Make groups, and return those that this rank is in; every process makes all of them, in the same order.
+def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, dist.ProcessGroup]:
+    """Make groups, by lane and ranks, and return those that this rank is in.
+
+    Every process makes all of them, in the same order.
 
     PyTorch can also make a group from its members alone, but then names it by how many groups each of them has, which
     differs between ranks here.
     """
     rank = dist.get_rank()
     groups = {}
-    for ranks in wanted:
+    for lane, ranks in wanted:
         try:
             group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
         except RuntimeError as error:
@@ -37,5 +39,5 @@ def make_groups(wanted: Iterable[tuple[int, ...]], timeout: float) -> dict[tuple
                 f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {first_line(error)}"
             ) from error
         if rank in ranks:
-            groups[ranks] = group
+            groups[lane, ranks] = group
     return groups

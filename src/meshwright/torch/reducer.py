@@ -14,7 +14,7 @@ from meshwright.plan import Plan
 from meshwright.program import REDUCING, Goal
 from meshwright.schedule import IN_PLACE
 from meshwright.torch.collectives import OPERATIONS, REDUCED
-from meshwright.torch.executor import execute
+from meshwright.torch.executor import Executor
 from meshwright.torch.groups import backends, check_initialized, make_groups
 from meshwright.torch.lane import Lane, Work
 from meshwright.torch.store import agree, announce
@@ -54,6 +54,7 @@ class Reducer:
         agree(range(world), self.rank, timeout, f"{key}/start", None, said, partial(judge_start, plan))
         self._checks = checks
         self._groups = make_groups(plan_groups(plan), timeout)
+        self._executor = Executor(self._groups, self._room)
         self._choose = Chooser(plan)
         self._scratch: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._closed = False
@@ -146,6 +147,7 @@ class Reducer:
             return
         self._closed = True
         healthy = self._lane.close()
+        self._executor.close()
         if healthy and dist.is_initialized():
             for check in dict.fromkeys(self._checks):
                 check.finish()
@@ -194,11 +196,11 @@ class Reducer:
                 ready.synchronize()
                 there = result.cpu() if goal in IN_PLACE else torch.empty_like(result, device="cpu")
                 given = there if goal in IN_PLACE else tensor.cpu()
-                execute(part, self._groups, given, there, op, backend, self._room)
+                self._executor.run(part, given, there, op, backend)
                 result.copy_(there)
                 torch.cuda.current_stream(tensor.device).synchronize()
             else:
-                execute(part, self._groups, tensor, result, op, backend, self._room)
+                self._executor.run(part, tensor, result, op, backend)
             return kept
 
         if not async_op:

@@ -4,10 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from meshwright.errors import EngineError
 from meshwright.interpreter import run_program
 from meshwright.plan import Plan, flat_program
 from meshwright.program import Goal
+from meshwright.schedule import IN_PLACE
 from meshwright.trials import Array, Payload
 
 
@@ -37,13 +40,23 @@ class NumpyEngine:
             raise EngineError("all groups run at once here")
         planned = self.plan.reductions[self._payload.number]
         hierarchy, goal = self.plan.hierarchy(planned), planned.reduction.goal
-        program = flat_program(goal, len(hierarchy.names)) if default else planned.program
+        programs = [flat_program(goal, len(hierarchy.names)) if default else planned.program]
+        if not default and goal in IN_PLACE:
+            programs = [program for program, chunks in planned.pipelined.shares for _ in range(chunks)]
         left: list[Array | None] = [None] * len(self.ranks)
         started = time.perf_counter()
         for group in self.plan.placement.groups(planned.reduction.axes):
             inputs = [None if goal is Goal.BROADCAST and rank != group[0] else self._given[rank] for rank in group]
-            for rank, result in zip(group, run_program(program, hierarchy, inputs, goal), strict=True):
-                left[rank] = result
+            pieces: list[list[Array | None]] = [
+                [None] * len(programs) if one is None else list(np.array_split(one, len(programs))) for one in inputs
+            ]
+            found = [
+                run_program(program, hierarchy, [piece[k] for piece in pieces], goal)
+                for k, program in enumerate(programs)
+            ]
+            for rank, results in zip(group, zip(*found, strict=True), strict=True):
+                kept = [result for result in results if result is not None]
+                left[rank] = np.concatenate(kept) if kept else None
         self._left = left
         return time.perf_counter() - started
 

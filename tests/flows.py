@@ -1,0 +1,141 @@
+"""A flow-level simulation of pipelined programs: every edge of every group is a flow over the explicit links.
+
+Chunks go through the steps of their program; a step takes one chunk at a time, in order. What is under way shares the
+links by max-min fairness. It shares routing with the naive cost model, and nothing with `meshwright.pipeline`.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from meshwright import Collective, Fabric, Goal, Program, Step
+from meshwright.program import Pipelined, device_groups
+from meshwright.semantics import apply_step, start_state
+from tests.naive import Naive
+
+Resource = tuple[object, ...]
+
+
+@dataclass
+class Flow:
+    """Bytes that are left, and the links that they take up."""
+
+    left: float
+    over: list[Resource]
+    rate: float = field(default=0.0)
+
+
+class Simulation(Naive):
+    """The time of a pipelined program, link by link; latencies are left out."""
+
+    def seconds(self, pipelined: Pipelined, goal: Goal, algorithm: Mapping[Collective, str]) -> float:
+        chunks = pipelined.chunks
+        todo: list[list[list[list[Flow]]]] = []  # by chunk and step: phases of flows
+        lanes: list[list[tuple[int, int]]] = []
+        steps = {}
+        for number, (program, _) in enumerate(pipelined.shares):
+            for k in range(len(program.steps)):
+                steps[number, k] = len(lanes)
+                lanes.append([])
+        for number, (program, count) in enumerate(pipelined.shares):
+            for _ in range(count):
+                for k in range(len(program.steps)):
+                    lanes[steps[number, k]].append((len(todo), k))
+                todo.append(self.phases_of(program, goal, chunks, algorithm))
+        done = [0] * chunks
+        active: dict[int, list[list[Flow]]] = {}
+        now = 0.0
+        while any(lanes):
+            for number, lane in enumerate(lanes):
+                if number not in active and lane and done[lane[0][0]] == lane[0][1]:
+                    active[number] = [list(phase) for phase in todo[lane[0][0]][lane[0][1]]]
+            flows = [flow for phases in active.values() for flow in (phases[0] if phases else [])]
+            if flows:
+                self.share(flows)
+                step = min(flow.left / flow.rate for flow in flows)
+                now += step
+                for flow in flows:
+                    flow.left -= step * flow.rate
+            for number in list(active):
+                phases = active[number]
+                if phases:
+                    phases[0] = [flow for flow in phases[0] if flow.left > 1e-9]
+                while phases and not phases[0]:
+                    phases.pop(0)
+                if not phases:
+                    del active[number]
+                    done[lanes[number].pop(0)[0]] += 1
+        return now
+
+    def phases_of(
+        self, program: Program, goal: Goal, chunks: int, algorithm: Mapping[Collective, str]
+    ) -> list[list[list[Flow]]]:
+        state = start_state(goal, self.hierarchy.size)
+        found = []
+        for step in program.steps:
+            held = [sum(1 for who in chunks_of if who) for chunks_of in state]
+            found.append(self.step_flows(step, held, chunks, algorithm[step.collective]))
+            state = apply_step(state, step, self.hierarchy.radices)
+        return found
+
+    def step_flows(self, step: Step, held: list[int], chunks: int, algorithm: str) -> list[list[Flow]]:
+        phases: list[dict[tuple[int, int], Fraction]] = []
+        for reduction_group in self.reduction_groups:
+            for group in device_groups(step.grouping, self.hierarchy.radices):
+                amount = Fraction(held[group[0]] * self.payload, self.hierarchy.size * chunks)
+                members = [reduction_group[d] for d in group]
+                for k, (variants, _) in enumerate(self.phases(algorithm, step.collective, members)):
+                    if len(phases) == k:
+                        phases.append(defaultdict(Fraction))
+                    for edges in variants:
+                        for a, b, share in edges:
+                            phases[k][members[a], members[b]] += share * amount / len(variants)
+        return [
+            [Flow(float(amount), self.route(a, b)) for (a, b), amount in phase.items() if amount] for phase in phases
+        ]
+
+    def route(self, a: int, b: int) -> list[Resource]:
+        """The links that traffic from one device to another takes up."""
+        meet = self.meet(a, b)
+        over: list[Resource] = []
+        for level in self.carrying(meet):
+            link, count = self.system.levels[level].link, self.counts[level]
+            if link.per_device is not None:
+                over += [("sends", level, a), ("receives", level, b)]
+            if link.fabric is Fabric.SWITCH:
+                over += [("out", level, self.digits[a][: level + 1]), ("in", level, self.digits[b][: level + 1])]
+            elif link.fabric is Fabric.BUS:
+                over.append(("bus", level, self.digits[a][:level]))
+                if level > meet:
+                    over.append(("bus", level, self.digits[b][:level]))
+            else:
+                at, to = self.digits[a][level], self.digits[b][level]
+                way = 1 if (to - at) % count <= count - (to - at) % count else -1
+                while at != to:
+                    over.append(("wire", level, self.digits[a][:level], at, way))
+                    at = (at + way) % count
+        return over
+
+    def limit(self, resource: Resource) -> float:
+        link = self.system.levels[int(str(resource[1]))].link
+        return (link.per_device if resource[0] in ("sends", "receives") else link.bandwidth) or 0.0
+
+    def share(self, flows: list[Flow]) -> None:
+        """Rates by max-min fairness: the link that gives each of its flows least is filled first."""
+        left = {resource: self.limit(resource) for flow in flows for resource in flow.over}
+        users: dict[Resource, list[Flow]] = defaultdict(list)
+        for flow in flows:
+            for resource in flow.over:
+                users[resource].append(flow)
+        waiting = {id(flow): flow for flow in flows}
+        while waiting:
+            count = {r: sum(id(flow) in waiting for flow in using) for r, using in users.items()}
+            tight = min((r for r in left if count[r]), key=lambda r: left[r] / count[r])
+            rate = left[tight] / count[tight]
+            for flow in users[tight]:
+                if id(flow) in waiting:
+                    del waiting[id(flow)]
+                    flow.rate = rate
+                    for resource in flow.over:
+                        left[resource] = max(0.0, left[resource] - rate)

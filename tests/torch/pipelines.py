@@ -1,0 +1,127 @@
+"""What ranks do in the tests of pipelined programs on gloo."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from meshwright import Goal
+from meshwright.torch import Reducer
+from tests.engines import pipelined_plan, random_pipelines, refused
+from tests.torch.programs import gloo
+
+
+def every_program(rank: int, spec: str) -> dict[str, bytes]:
+    """Programs in chunks, alone and mixed, on integers and floats; the floats of each for bitwise comparison."""
+    plan = random_pipelines(spec)
+    bits: dict[str, bytes] = {}
+    with gloo():
+        reducer = Reducer(plan)
+        world = dist.get_world_size()
+        for number, planned in enumerate(plan.reductions):
+            rng = np.random.default_rng(number)
+            length = int(rng.integers(1, 400))
+            whole = rng.integers(-1000, 1000, (world, length))
+            integers = torch.from_numpy(whole[rank].copy())
+            reducer.all_reduce(integers, over=number)
+            assert integers.tolist() == whole.sum(0).tolist(), planned.pipelined
+            reals = rng.standard_normal((world, length)).astype(np.float32)
+            floats = torch.from_numpy(reals[rank].copy())
+            reducer.all_reduce(floats, over=number)
+            np.testing.assert_allclose(floats.numpy(), reals.sum(0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+            bits[f"{number} {planned.pipelined.text(plan.hierarchy(planned))}"] = floats.numpy().tobytes()
+        reducer.close()
+    return bits
+
+
+def goals(rank: int) -> None:
+    """All goals in chunks, over lengths that ranks and chunks do not divide."""
+    with gloo():
+        reducers = {goal: Reducer(pipelined_plan(goal)) for goal in Goal}
+        for length in (1, 3, 11, 40, 41, 1000):
+            whole = torch.arange(4 * length).reshape(4, length).remainder(97)
+            total = whole.sum(0)
+            width = -(-length // 4)
+            mine = whole[rank].clone()
+            reducers[Goal.ALL_REDUCE].all_reduce(mine)
+            assert torch.equal(mine, total)
+            means = whole[rank].double()
+            reducers[Goal.ALL_REDUCE].all_reduce(means, "avg")
+            assert torch.allclose(means, total.double() / 4)
+            part = reducers[Goal.REDUCE_SCATTER].reduce_scatter(whole[rank])
+            assert torch.equal(part, total[rank * width : (rank + 1) * width])
+            out = torch.empty(length, dtype=torch.int64)
+            reducers[Goal.ALL_GATHER].all_gather(part, out=out)
+            assert torch.equal(out, total)
+            strided = torch.zeros(2 * length, dtype=torch.int64)[::2]
+            reducers[Goal.ALL_GATHER].all_gather(part, out=strided)
+            assert torch.equal(strided, total)
+            mine = whole[rank].clone()
+            reducers[Goal.REDUCE].reduce(mine)
+            assert rank > 0 or torch.equal(mine, total)
+            for dtype in (torch.bool, torch.complex64, torch.int16):
+                mine = whole[rank].to(dtype)
+                reducers[Goal.BROADCAST].broadcast(mine)
+                assert torch.equal(mine, whole[0].to(dtype))
+        columns = torch.full((30, 40), float(rank)).t()
+        reducers[Goal.ALL_REDUCE].all_reduce(columns)
+        assert torch.equal(columns, torch.full((40, 30), 6.0))
+
+
+def many_at_once(rank: int) -> None:
+    """Asynchronous calls, and two Reducers one after the other."""
+    with gloo():
+        first, second = Reducer(pipelined_plan(Goal.ALL_REDUCE)), Reducer(pipelined_plan(Goal.ALL_REDUCE))
+        tensors = [torch.full((100 * k + 1,), float(rank)) for k in range(8)]
+        works = [first.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+        for tensor in tensors:
+            second.all_reduce(tensor)
+            assert torch.equal(tensor, torch.full_like(tensor, 24.0))
+        first.close()
+        second.close()
+
+
+def dying_rank(rank: int) -> tuple[str, str, float, bool]:
+    """One rank dies in the middle of a call: what the others are told, and whether anything came back as reduced."""
+    with gloo(20):
+        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE), timeout=4)
+        reducer.all_reduce(torch.ones(4000))
+        if rank == 3:
+            _at_step(reducer, 2, lambda: os._exit(7))
+        started = time.monotonic()
+        results: list[Any] = []
+        first = refused(lambda: results.append(reducer.all_reduce(torch.ones(4000))))
+        return first, refused(lambda: reducer.all_reduce(torch.ones(4000))), time.monotonic() - started, bool(results)
+
+
+def failing_worker(rank: int) -> tuple[str, float]:
+    """A step fails on one rank, whose process goes on."""
+    with gloo(20):
+        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE), timeout=4)
+        reducer.all_reduce(torch.ones(4000))
+        if rank == 1:
+            _at_step(reducer, 1, _break)
+        started = time.monotonic()
+        return refused(lambda: reducer.all_reduce(torch.ones(4000))), time.monotonic() - started
+
+
+def _break() -> None:
+    raise RuntimeError("it broke")
+
+
+def _at_step(reducer: Reducer, lane: int, what: Callable[[], None]) -> None:
+    """Do something when a rank is about to take a step."""
+
+    class Groups(dict[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            if key[0] == lane:
+                what()
+            return super().__getitem__(key)
+
+    reducer._executor.groups = Groups(reducer._groups)
