@@ -250,12 +250,28 @@ def page(found: dict[str, Any]) -> str:
             f"{format_seconds(row['predicted'])} | {format_seconds(row['default'])} | {format_seconds(row['best'])}: "
             f"{row['best program']} | {row['over best']:.2f}x | {row['spread']:.0%} |"
         )
+    lines += ["", "Where one program overtakes the other:", ""]
+    for first, second in ((FEW, INSIDE), (INSIDE, "AllReduce all"), ("AllReduce all", f"{SPLIT}, in 8 chunks")):
+        predicted, measured = (_crossing(found["payloads"], first, second, which) for which in (1, 0))
+        lines.append(f"- `{second}` over `{first}`: predicted from {predicted}, measured from {measured}")
     lines += [
         "",
         "Spread is how far the slowest repetition is from the fastest, in the median over programs: 16 processes on",
         "two processors take turns, which is all of the time of a small payload here.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _crossing(payloads: list[dict[str, Any]], first: str, second: str, which: int) -> str:
+    """The payload from which on the second program is the faster one, between the sizes that were measured."""
+    gaps = [(row["bytes"], row["all"][first][which] - row["all"][second][which]) for row in payloads]
+    last_behind = max((k for k, (_, gap) in enumerate(gaps) if gap < 0), default=-1)
+    if last_behind + 1 == len(gaps):
+        return "nowhere"
+    if last_behind < 0:
+        return f"{format_bytes(gaps[0][0])} on"
+    (low, behind), (high, ahead) = gaps[last_behind], gaps[last_behind + 1]
+    return f"about {round((low + (high - low) * behind / (behind - ahead)) / 1024)} KiB"
 
 
 def picture(found: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ everything but NCCL between ranks. With as many GPUs as ranks (four), NCCL runs 
 import os
 import socket
 import sys
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -27,7 +28,9 @@ from meshwright import (
     parse_program,
     parse_system,
 )
+from meshwright.engine import part_of
 from meshwright.torch import Reducer
+from meshwright.torch.executor import Executor
 
 TEXTS = {
     Goal.ALL_REDUCE: "ReduceScatter inside node; AllReduce across node; AllGather inside node",
@@ -45,11 +48,37 @@ def the_plan(ranks: int) -> Plan:
     else:
         placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
         programs = {goal: parse_program(text, Hierarchy(("node", "gpu"), (2, 2))) for goal, text in TEXTS.items()}
+    chunks = 1 if ranks == 1 else 3
     return Plan(
         placement,
         load_library("ring"),
-        tuple(PlannedReduction(Reduction(("data",), 2**20, goal=goal), p, 1, 1, 1) for goal, p in programs.items()),
+        tuple(
+            PlannedReduction(Reduction(("data",), 1, goal=goal), program, 1, 1, 1, chunks=chunks)
+            for goal, program in programs.items()
+        ),
     )
+
+
+def chunks_on_streams(device: torch.device, ranks: tuple[int, ...], rank: int) -> None:
+    """Chunks through two steps, each on a stream of its own, over NCCL; alone, every group is this rank."""
+    program = parse_program("AllReduce inside node; AllReduce across node", Hierarchy(("node", "gpu"), (2, 2)))
+    placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
+    planned = PlannedReduction(Reduction(("data",), 2**20), program, 1, 1, 1, chunks=4)
+    part = part_of(Plan(placement, load_library("ring"), (planned,)), 0, rank)
+    if len(ranks) == 1:
+        (flow,) = part.flows
+        stages = tuple(replace(stage, groups=tuple(ranks for _ in stage.groups)) for stage in flow.stages)
+        part = replace(part, flows=(replace(flow, stages=stages),))
+    lanes = {(stage.lane, group) for flow in part.flows for stage in flow.stages for group in stage.groups}
+    groups = {(lane, group): dist.new_group(list(group)) for lane, group in sorted(lanes)}
+    executor = Executor(groups, lambda _slot, length, like: like.new_empty(length))
+    mine = torch.zeros(2**20 + 3, device=device)
+    torch.cuda._sleep(50_000_000)
+    mine += rank + 1
+    executor.run(part, mine, mine, "sum", "nccl")
+    doubled = mine * 2
+    assert doubled.unique().tolist() == [2.0 * sum(rank + 1 for rank in ranks)]
+    assert len(executor.streams) == 2
 
 
 def check(rank: int, ranks: int, backend: str, port: int) -> None:
@@ -102,6 +131,8 @@ def check(rank: int, ranks: int, backend: str, port: int) -> None:
         assert model.weight.grad is not None
         del parallel
     reducer.close()
+    if backend == "nccl" and ranks == 1:
+        chunks_on_streams(device, (0,), rank)
     dist.destroy_process_group()
 
 
