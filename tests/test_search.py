@@ -207,3 +207,11 @@ def test_levels_of_one_and_axes_of_one_change_nothing() -> None:
     plain = plan(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 2**20)]).candidates[0]
     more = plan(system, {"one": 1, "data": 4, "shard": 4}, [Reduction(("data",), 2**20)]).candidates[0]
     assert more.seconds == pytest.approx(plain.seconds)
+
+
+def test_too_many_ways_to_complete_placements_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "MAX_WORK", 2)
+    with pytest.raises(TooLargeError, match="too many ways to place these axes"):
+        Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)]).best(1)
+    with pytest.raises(TooLargeError, match="too many placements to count those that the constraints leave"):
+        plan(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)], constraints=[not_across("data", "gpu")])

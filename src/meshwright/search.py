@@ -21,6 +21,9 @@ Row = tuple[int, ...]
 MAX_NODES = 4_000_000
 """More partial placements than this are not kept."""
 
+MAX_WORK = 2_000_000
+"""Nor are more ways than this to complete a partial placement looked at, nor rows counted."""
+
 MOST_ORDERED = 7
 """Up to so many axes, all orders of them are tried to find the one in which terms are complete soonest."""
 
@@ -68,10 +71,14 @@ def search(
 def count_allowed(sizes: Sequence[int], counts: Row, allowed: Callable[[int, Row], bool]) -> int:
     """How many matrices have only rows that are allowed."""
     ways = {counts: 1}
+    work = 0
     for axis, size in enumerate(sizes):
         after: dict[Row, int] = {}
         for left, number in ways.items():
             for row in [left] if axis == len(sizes) - 1 else rows(size, left):
+                work += 1
+                if work > MAX_WORK:
+                    raise TooLargeError("there are too many placements to count those that the constraints leave")
                 if allowed(axis, row):
                     rest = _over(left, row)
                     after[rest] = after.get(rest, 0) + number
@@ -103,6 +110,7 @@ class _Search:
         ]
         self.closed = [[term for term in placed if max(term.axes) == k] for k in range(len(sizes))]
         self.open = [[term for term in placed if min(term.axes) < k <= max(term.axes)] for k in range(len(sizes) + 1)]
+        self.work = 0
         self.choices: dict[tuple[int, Row], list[Row]] = {}
         self.least: list[dict[Row, float]] = [{} for _ in sizes]
         self.ahead: list[dict[Row, float]] = [{} for _ in range(len(sizes) + 1)]
@@ -117,22 +125,33 @@ class _Search:
         key = position, left
         if key not in self.choices:
             axis = self.order[position]
+            self.count(1)
             options: Iterable[Row] = [left] if position == len(self.sizes) - 1 else rows(self.sizes[position], left)
             self.choices[key] = [row for row in options if self.allowed(axis, row)]
+            self.count(len(self.choices[key]))
         return self.choices[key]
 
     def at_least(self, position: int, row: Row) -> float:
         """A lower bound on the terms that are complete with an axis, if it has this row, whatever the others have."""
         known = self.least[position]
         if row not in known:
-            known[row] = sum(
-                min(
-                    term.low(_times(row, others))
-                    for others in rows(prod(self.sizes[k] for k in term.axes if k != position), _over(self.counts, row))
-                )
-                for term in self.closed[position]
-            )
+            least = 0.0
+            for term in self.closed[position]:
+                size = prod(self.sizes[k] for k in term.axes if k != position)
+                options = list(rows(size, _over(self.counts, row)))
+                self.count(len(options))
+                least += min([term.low(_times(row, others)) for others in options])
+            known[row] = least
         return known[row]
+
+    def count(self, work: int) -> None:
+        """Give up where there is too much to look at."""
+        self.work += work
+        if self.work > MAX_WORK:
+            raise TooLargeError(
+                "there are too many ways to place these axes to find the best; constraints on axes (an axis inside a "
+                "level, or a fixed row) make the search smaller"
+            )
 
     def bound(self, position: int, left: Row) -> float:
         """A lower bound on all terms that are complete from a position on; infinite if nothing can be completed."""
