@@ -14,7 +14,7 @@ from math import prod
 from meshwright.bound import bound
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.layout import Layout, check_links, inner_only
-from meshwright.profiles import Library
+from meshwright.profiles import Library, Rule
 from meshwright.program import Collective, Goal, Grouping, Program, Step, TransferKind
 from meshwright.radix import digits_of, number_of
 from meshwright.symbolic import State, run_symbolically, scattered
@@ -122,10 +122,14 @@ class CostModel:
         return bound(self.layout, goal, self.payload)
 
     def _step(self, step: Step, sets: tuple[int, ...]) -> StepCost:
+        rule = self.library.rule(step.collective, max(self._held(levels) for levels in sets))
+        return min(self.options(step, sets, rule), key=lambda option: option.seconds)
+
+    def options(self, step: Step, sets: tuple[int, ...], rule: Rule) -> list[StepCost]:
+        """The times of a step with each of the algorithms that a rule of the library allows."""
         outermost, shape = _shape(self.layout, step.grouping)
         held = [self._held(levels) for levels in sets]
         at_port, at_instance = self._bytes(step.grouping, held)
-        rule = self.library.rule(step.collective, max(held))
         groups = _all_groups(self.layout, step.grouping)
         options = []
         for names in (rule.algorithms, rule.otherwise):
@@ -138,7 +142,7 @@ class CostModel:
                     )
                     options.append(StepCost(name, max(held), costs))
             if options:
-                return min(options, key=lambda option: option.seconds)
+                return options
         raise SpecError(
             f"the library {self.library.name!r} has no algorithm for {step.collective} in groups of shape {shape}: "
             "add one to 'otherwise' that can do any group, like ring"
@@ -216,6 +220,31 @@ class CostModel:
         if link.fabric is Fabric.BUS:
             return at_instance * (phase.shared[k] + (0.0 if link.bypass else phase.outer[k])), "bus"
         return at_port * (phase.inner[k] if link.bypass else phase.port[k]), "port"
+
+
+class AnyPayload:
+    """The times of steps for any payload: loads grow with it, latencies do not. For a layout and a library."""
+
+    def __init__(self, layout: Layout, library: Library) -> None:
+        """Nothing is known yet."""
+        self.unit, self.library = CostModel(layout, library, 1), library
+        self._known: dict[tuple[Step, tuple[int, ...], Rule], list[list[tuple[float, float, float]]]] = {}
+
+    def seconds(self, step: Step, sets: tuple[int, ...], payload: int) -> float:
+        """The time of a step with so many bytes; `sets` is what `step_kind` gives."""
+        held = payload * max(self.unit._held(levels) for levels in sets)
+        rule = self.library.rule(step.collective, held)
+        key = step, sets, rule
+        if key not in self._known:
+            self._known[key] = [
+                [
+                    (max(load.seconds for load in phase.loads), phase.processing, phase.latency)
+                    for phase in option.phases
+                ]
+                for option in self.unit.options(step, sets, rule)
+            ]
+        options = self._known[key]
+        return min(sum([max(load * payload, work) + latency for load, work, latency in phases]) for phases in options)
 
 
 def step_kind(levels: int, state: State, step: Step) -> tuple[Step, tuple[int, ...]]:

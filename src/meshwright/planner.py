@@ -7,7 +7,7 @@ from math import inf
 
 from meshwright.bound import bound
 from meshwright.constraints import Constraint, allowed_rows
-from meshwright.cost import CostModel, step_kind
+from meshwright.cost import AnyPayload, CostModel, step_kind
 from meshwright.errors import PlacementError, SpecError
 from meshwright.layout import Layout, check_links, layout_of
 from meshwright.matrices import Matrix
@@ -132,6 +132,7 @@ class Planner:
         self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
         self.found: dict[tuple[object, ...], PlannedCommunication] = {}
         self.least: dict[tuple[object, ...], float] = {}
+        self.costs: dict[Row, AnyPayload] = {}
 
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
         """The best placements, with the best program for each reduction on them."""
@@ -202,7 +203,10 @@ class Planner:
         key = one.goal, one.bytes, layout.radices
         if key not in self.least:
             graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
-            self.least[key] = graph.least(CostModel(layout, self.library, one.bytes), step_kind)
+            if layout.radices not in self.costs:
+                self.costs[layout.radices] = AnyPayload(layout, self.library)
+            costs = self.costs[layout.radices]
+            self.least[key] = graph.least(step_kind, lambda kind: costs.seconds(*kind, one.bytes))
             if self.least[key] == inf:
                 self._planned(number, layout)  # says what is wrong
         return self.least[key]

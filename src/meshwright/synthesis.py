@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,7 @@ MAX_ENTRIES = 2_000_000
 Cost = Callable[[State, Step], float]
 """The cost of a step taken in a state; never negative."""
 
-Kind = Callable[[int, State, Step], Hashable]
-"""What the cost of a step taken in a state of a graph with so many levels depends on."""
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -95,26 +95,26 @@ class ProgramGraph:
         return numbers[self.start], np.array(targets, dtype=np.int64), np.array(begins, dtype=np.int64)
 
     @cached_property
-    def _kinds(self) -> dict[Kind, tuple[list[tuple[State, Step]], NDArray[np.int64]]]:
+    def _kinds(self) -> dict[object, tuple[list[Any], NDArray[np.int64]]]:
+        """For a way to tell kinds of edges apart: the kinds, and the number of each edge's."""
         return {}
 
-    def least(self, cost: Cost, kind: Kind) -> float:
+    def least(self, kind: Callable[[int, State, Step], K], cost: Callable[[K], float]) -> float:
         """The cost of the cheapest program alone; infinite if there is none.
 
-        Edges of one kind cost the same; which kind an edge is of is looked up once for the graph.
+        What the cost of a step taken in a state depends on is its kind, which is looked up once for the graph.
         """
         if self.start == self.end:
             return 0.0
         if self.start not in self.edges:
             return inf
         if kind not in self._kinds:
-            found: dict[object, int] = {}
+            found: dict[K, int] = {}
             edges = [(state, step) for state, out in self.edges.items() for step, _ in out]
             index = [found.setdefault(kind(self.levels, state, step), len(found)) for state, step in edges]
-            first = dict(zip(reversed(index), reversed(edges), strict=True))
-            self._kinds[kind] = [first[number] for number in range(len(found))], np.array(index, dtype=np.int64)
-        examples, index_of = self._kinds[kind]
-        prices = np.array([cost(state, step) for state, step in examples])[index_of]
+            self._kinds[kind] = list(found), np.array(index, dtype=np.int64)
+        kinds, index_of = self._kinds[kind]
+        prices = np.array([cost(each) for each in kinds])[index_of]
         start, targets, begins = self._numbered
         left = np.append(np.full(len(begins), inf), [0.0, inf])
         for _ in range(self.max_steps):
