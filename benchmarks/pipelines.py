@@ -280,6 +280,7 @@ def picture(found: dict[str, Any]) -> None:
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "meshwright"
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5))
