@@ -163,7 +163,7 @@ def test_a_workload_survives_its_file(tmp_path: Path) -> None:
     assert again.communications == workload.communications
     assert again.axes == workload.axes
     assert again.memory == pytest.approx(workload.memory, abs=1)
-    assert again.memory_limit == workload.memory_limit
+    assert again.device_memory == workload.device_memory
     with pytest.raises(PlacementError, match=r"lists its bytes for the axes pipeline=2,.* not for data=2"):
         load_workload(str(tmp_path / "w.yaml")).workload({"data": 2})
     with pytest.raises(SpecError, match="cannot write"):
@@ -323,3 +323,11 @@ def test_a_workload_in_python() -> None:
         Workload("none", ())
     with pytest.raises(SpecError, match="hides 2 of the time"):
         Workload("mine", (line,), overlap={"later": 2})
+
+
+def test_a_workload_can_be_planned_as_it_is() -> None:
+    workload = load_workload("dense-70b").workload()
+    system = load_system("dgx-h100:128")
+    best = plan(system, workload.axes, workload, library="nccl").candidates[0]
+    again = plan(system, workload.axes, workload, library="nccl", placement=best.placement)
+    assert again.candidates == (best,)

@@ -9,7 +9,7 @@ from math import prod
 from meshwright.errors import PlacementError, SpecError
 from meshwright.matrices import count_matrices, rows
 from meshwright.search import Row, count_allowed
-from meshwright.spec import unknown
+from meshwright.spec import format_counts, unknown
 from meshwright.system import System
 
 
@@ -114,13 +114,13 @@ def allowed_rows(
     for one in constraints:
         if not left([one]):
             raise PlacementError(
-                f"{one} leaves no placement of {_text(axes)} on {system.name}: {_why(one, axes, system)}"
+                f"{one} leaves no placement of {format_counts(axes)} on {system.name}: {_why(one, axes, system)}"
             )
     for one, other in combinations(constraints, 2):
         if not left([one, other]):
             raise PlacementError(
-                f"{one} and {other} contradict each other: each can be had, but not both, with {_text(axes)} on "
-                f"{_text({level.name: level.count for level in system.levels})}"
+                f"{one} and {other} contradict each other: each can be had, but not both, with {format_counts(axes)} "
+                f"on {format_counts({level.name: level.count for level in system.levels})}"
             )
     kept = 1
     while left(constraints[: kept + 1]):
@@ -159,7 +159,3 @@ def _why(one: Constraint, axes: Mapping[str, int], system: System) -> str:
     if one.rule is Rule.ROW:
         return "the factors do not divide the level counts"
     return f"{one.axis} has the size {size}, which does not fit there"
-
-
-def _text(counts: Mapping[str, int]) -> str:
-    return ",".join(f"{name}={count}" for name, count in counts.items())

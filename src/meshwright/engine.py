@@ -115,9 +115,6 @@ class Part:
 
     def cut(self, length: int, width: int) -> list[tuple[Flow, int, int]]:
         """The chunks of a payload of so many elements of so many bytes; see `cut_payload`."""
-        if self.planned.chunks == 1:
-            whole = self.planned.reduction.goal in IN_PLACE
-            return [(self.flows[0], 0, length if whole else share(length, len(self.ranks), 0))]
         return cut_payload(self.planned, self.flows, len(self.ranks), length, width)
 
 
@@ -129,13 +126,13 @@ def cut_payload(
     A chunk is not smaller than planned, so smaller payloads have fewer. What is cut is the tensor, or for
     reduce-scatter and all-gather each rank's part of it.
     """
-    reduction = planned.reduction
-    wanted = min(planned.chunks, ceil(planned.chunks * length * width / reduction.bytes))
-    unit = 1
-    if reduction.goal in IN_PLACE:
-        unit = lcm(*(flow.schedule.parts for flow in flows))
-    else:
+    in_place, whole = planned.reduction.goal in IN_PLACE, length * width
+    if not in_place:
         length = share(length, ranks, 0)
+    if planned.chunks == 1:
+        return [(flows[0], 0, length)]
+    wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.reduction.bytes))
+    unit = lcm(*(flow.schedule.parts for flow in flows)) if in_place else 1
     size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
     starts = range(0, max(length, 1), size)
     if len(starts) == 1:
@@ -156,19 +153,25 @@ def part_of(plan: Plan, number: int, rank: int) -> Part:
     hierarchy = plan.hierarchy(planned)
     ranks = next(group for group in plan.placement.groups(planned.reduction.axes) if rank in group)
     flows = []
-    lane = 0
+    before = 0  # steps of the programs before this one
     for program, chunks in planned.pipelined.shares:
         check_fits(program, len(hierarchy.names))
         check_program(program, hierarchy, planned.reduction.goal)
         todo = schedule(program, hierarchy, ranks.index(rank), planned.reduction.goal)
-        flows.append(Flow(program, chunks, todo, _stages(program, todo, ranks, lane if planned.chunks > 1 else None)))
-        lane += len(program.steps)
+        lanes = [_lane(planned, before + k) for k in range(max(1, len(program.steps)))]
+        flows.append(Flow(program, chunks, todo, _stages(todo, ranks, lanes)))
+        before += len(program.steps)
     return Part(planned, hierarchy.names, ranks, tuple(flows))
 
 
-def _stages(program: Program, todo: Schedule, ranks: tuple[int, ...], lane: int | None) -> tuple[Stage, ...]:
-    """The moves of a schedule, step by step; without a lane to begin with, all are in the first."""
-    moves: list[list[Copy | Call]] = [[] for _ in range(max(1, len(program.steps)))]
+def _lane(planned: PlannedReduction, step: int) -> int:
+    """The lane of a step, counted over all programs: one each where several can be under way at once."""
+    return step if planned.chunks > 1 else 0
+
+
+def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tuple[Stage, ...]:
+    """The moves of a schedule, step by step, each step in its lane."""
+    moves: list[list[Copy | Call]] = [[] for _ in lanes]
     waiting: list[Copy | Call] = []
     for move in todo.moves:
         waiting.append(move)
@@ -178,11 +181,11 @@ def _stages(program: Program, todo: Schedule, ranks: tuple[int, ...], lane: int 
     moves[-1] += waiting
     return tuple(
         Stage(
-            0 if lane is None else lane + k,
+            lane,
             tuple(stage),
             tuple(() if isinstance(move, Copy) else tuple(ranks[d] for d in move.group) for move in stage),
         )
-        for k, stage in enumerate(moves)
+        for lane, stage in zip(lanes, moves, strict=True)
     )
 
 
@@ -197,9 +200,9 @@ def plan_groups(plan: Plan) -> list[LaneGroup]:
         radices = plan.hierarchy(planned).radices
         steps = [step for program, _ in planned.pipelined.shares for step in program.steps]
         for group in plan.placement.groups(planned.reduction.axes):
-            for lane, step in enumerate(steps):
+            for number, step in enumerate(steps):
                 for devices in device_groups(step.grouping, radices):
-                    found.setdefault((lane if planned.chunks > 1 else 0, tuple(group[device] for device in devices)))
+                    found.setdefault((_lane(planned, number), tuple(group[device] for device in devices)))
     return list(found)
 
 

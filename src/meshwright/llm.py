@@ -14,7 +14,7 @@ is once per step, where these are once per layer.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -154,9 +154,7 @@ class Model:
 
     def check(self, axes: Mapping[str, int]) -> None:
         """Refuse axis sizes that the model cannot be cut to."""
-        for axis in axes:
-            if axis not in AXES:
-                raise SpecError(f"{unknown('axis', axis, AXES)}; each has its meaning for a language model")
+        check_axes(axes)
         cuts = {"pipeline": ("layers", self.layers), "tensor": ("heads", self.all_heads)}
         cuts |= {"context": ("tokens in a sequence", self.seq), "expert": ("experts", self.experts)}
         for axis, (what, count) in cuts.items():
@@ -345,6 +343,13 @@ class Model:
         again = 4 / 3 if self.recompute is Recompute.FULL else 1.0
         seconds = again * per_token * self.global_batch * self.seq / prod(axes.values()) / self.flops
         return seconds * (1 + (axes.get("pipeline", 1) - 1) / self.micro_batches(axes))
+
+
+def check_axes(axes: Iterable[str]) -> None:
+    """Refuse axes that have no meaning for a language model."""
+    for axis in axes:
+        if axis not in AXES:
+            raise SpecError(f"{unknown('axis', axis, AXES)}; each has its meaning for a language model")
 
 
 def _times(count: int) -> str:

@@ -31,6 +31,7 @@ from meshwright.search import Row, Term, search
 from meshwright.spec import unknown
 from meshwright.synthesis import MAX_STEPS, program_graph
 from meshwright.system import Fabric, System
+from meshwright.workload import Workload
 
 DEFAULT_LIBRARY = "ring"
 
@@ -59,7 +60,7 @@ class Ranking:
 def plan(
     system: System,
     axes: Mapping[str, int],
-    communications: Sequence[Communication],
+    communications: Sequence[Communication] | Workload,
     *,
     library: Library | str = DEFAULT_LIBRARY,
     placement: Placement | None = None,
@@ -93,7 +94,7 @@ def plan(
         )
     for constraint in constraints:
         raise PlacementError(f"{constraint} has no meaning where the placement is given")
-    if len(communications) == 1:
+    if len(planner.communications) == 1:
         return Ranking(planner.programs(placement, top), 1, 1)
     return Ranking((planner.plan(placement),), 1, 1)
 
@@ -105,7 +106,7 @@ class Planner:
         self,
         system: System,
         axes: Mapping[str, int],
-        communications: Sequence[Communication],
+        communications: Sequence[Communication] | Workload,
         library: Library | str = DEFAULT_LIBRARY,
         max_steps: int = MAX_STEPS,
         collectives: Collection[Collective | str] = tuple(Collective),
@@ -114,7 +115,8 @@ class Planner:
         """Refuse what cannot be planned."""
         if type(max_chunks) is not int or not 1 <= max_chunks <= CHUNKS[-1]:
             raise SpecError(f"payloads can be cut into 1 to {CHUNKS[-1]} chunks, not {max_chunks!r}")
-        communications = getattr(communications, "communications", communications)  # a Workload has them
+        if isinstance(communications, Workload):
+            communications = communications.communications
         if not communications:
             raise SpecError("there is nothing to plan: at least one reduction is needed")
         for one in communications:

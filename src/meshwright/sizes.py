@@ -8,12 +8,12 @@ from math import prod
 from meshwright.constraints import Constraint, Rule, check_constraint
 from meshwright.errors import PlacementError, SpecError, TooLargeError
 from meshwright.layout import check_links
-from meshwright.llm import AXES
+from meshwright.llm import check_axes
 from meshwright.placement import AXES_EXAMPLE
 from meshwright.planner import DEFAULT_LIBRARY, Planner, Ranking
 from meshwright.profiles import Library, load_library
 from meshwright.program import Collective
-from meshwright.spec import check_names, unknown
+from meshwright.spec import check_names
 from meshwright.synthesis import MAX_STEPS
 from meshwright.system import System
 from meshwright.units import format_amount
@@ -63,10 +63,10 @@ def with_devices(system: System, devices: int) -> System:
 
 def check_memory(workload: Workload) -> None:
     """Refuse a workload that needs more memory than a device has."""
-    if workload.memory is not None and workload.memory_limit is not None and workload.memory > workload.memory_limit:
+    if workload.memory is not None and workload.device_memory is not None and workload.memory > workload.device_memory:
         raise PlacementError(
             f"{workload.name} needs {format_amount(workload.memory)} on each device, which has "
-            f"{format_amount(workload.memory_limit)}: no placement changes that, but larger shard, tensor or pipeline "
+            f"{format_amount(workload.device_memory)}: no placement changes that, but larger shard, tensor or pipeline "
             "axes do"
         )
 
@@ -95,9 +95,7 @@ def choose_sizes(
         if axis in fixed:
             raise SpecError(f"{axis} is given ({fixed[axis]}) and to be chosen: one or the other")
     check_names([*fixed, *free], "axes", AXES_EXAMPLE)
-    for axis in (*fixed, *free):
-        if axis not in AXES:
-            raise SpecError(f"{unknown('axis', axis, AXES)}; each has its meaning for a language model")
+    check_axes((*fixed, *free))
     check_links(system)
     if isinstance(library, str):
         library = load_library(library)

@@ -1,7 +1,7 @@
 """The `NAME=COUNT,NAME=COUNT` notation that systems, axes and hierarchies share."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from meshwright.errors import SpecError
@@ -27,6 +27,15 @@ def parse_counts(text: str, what: str, example: str) -> tuple[tuple[str, int], .
         pairs.append((name.strip(), parse_count(count.strip(), name.strip(), what, example)))
     check_names([name for name, _ in pairs], what, example)
     return tuple(pairs)
+
+
+def format_counts(counts: Mapping[str, int]) -> str:
+    """The inverse of `parse_counts`.
+
+    >>> format_counts({"data": 4, "shard": 16})
+    'data=4,shard=16'
+    """
+    return ",".join(f"{name}={count}" for name, count in counts.items())
 
 
 def split_items(text: str, what: str, example: str) -> list[str]:

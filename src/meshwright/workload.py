@@ -25,7 +25,7 @@ from meshwright.llm import GROUPS, Lines, Model, read_model
 from meshwright.placement import parse_axes
 from meshwright.plan import Communication, Reduction, Transfer, kind_of
 from meshwright.program import Goal, TransferKind
-from meshwright.spec import parse_count, unknown
+from meshwright.spec import format_counts, parse_count, unknown
 from meshwright.units import format_bytes, parse_bytes, parse_seconds
 from meshwright.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
 
@@ -62,7 +62,7 @@ class Workload:
     axes: Mapping[str, int] = field(default_factory=dict)
     overlap: Mapping[str, float] = field(default_factory=dict)
     memory: float | None = None
-    memory_limit: float | None = None
+    device_memory: float | None = None
     compute: float | None = None
     model: Model | None = None
 
@@ -121,10 +121,10 @@ class Workload:
         overlap = {group: share for group, share in self.overlap.items() if group in named}
         return {
             "name": self.name,
-            **({"axes": ",".join(f"{axis}={size}" for axis, size in self.axes.items())} if self.axes else {}),
+            **({"axes": format_counts(self.axes)} if self.axes else {}),
             **({"overlap": overlap} if overlap else {}),
             **({"memory": f"{ceil(self.memory)}B"} if self.memory is not None else {}),
-            **({"device_memory": f"{ceil(self.memory_limit)}B"} if self.memory_limit is not None else {}),
+            **({"device_memory": f"{ceil(self.device_memory)}B"} if self.device_memory is not None else {}),
             **({"compute": f"{self.compute!r}s"} if self.compute is not None else {}),
             "communications": entries,
         }
@@ -134,8 +134,9 @@ def derive(name: str, model: Model, axes: Mapping[str, int], overlap: Mapping[st
     """The workload of a model whose axes have the given sizes."""
     lines: Lines = model.lines(axes)
     if not lines:
-        sizes = ",".join(f"{axis}={size}" for axis, size in axes.items())
-        raise SpecError(f"the model communicates nothing with the axes {sizes}: every axis has the size 1")
+        raise SpecError(
+            f"the model communicates nothing with the axes {format_counts(axes)}: every axis has the size 1"
+        )
     return Workload(
         name,
         tuple(Line(one, group, formula, source) for one, group, formula, source in lines),
@@ -171,7 +172,7 @@ class WorkloadFile:
                 )
             return derive(self.name, self.model, sizes, self.overlap)
         if self.axes and axes and dict(axes) != dict(self.axes):
-            given, own = (",".join(f"{axis}={size}" for axis, size in s.items()) for s in (axes, self.axes))
+            given, own = format_counts(axes), format_counts(self.axes)
             raise PlacementError(
                 f"the workload {self.name!r} lists its bytes for the axes {own}, not for {given}; a workload that "
                 "describes its model can be had for any sizes"

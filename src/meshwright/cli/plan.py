@@ -16,6 +16,7 @@ from meshwright.cli.common import (
     say,
     system_option,
 )
+from meshwright.cli.workload import print_needs
 from meshwright.constraints import Constraint, Rule, parse_constraint
 from meshwright.errors import SpecError
 from meshwright.explain import why
@@ -38,7 +39,7 @@ from meshwright.planner import plan as make_plan
 from meshwright.profiles import library_names
 from meshwright.program import ROOTED, Collective, device_groups, step_text
 from meshwright.sizes import Choice, Choices, check_memory, choose_sizes, with_devices
-from meshwright.spec import split_items
+from meshwright.spec import format_counts, split_items
 from meshwright.system import System, load_system
 from meshwright.units import format_amount, format_bytes, format_seconds
 from meshwright.workload import Workload, load_workload
@@ -238,7 +239,7 @@ def _document(
         found["workload"] = {
             "name": workload.name,
             "memory_bytes": workload.memory,
-            "memory_limit_bytes": workload.memory_limit,
+            "device_memory_bytes": workload.device_memory,
             "compute_seconds": workload.compute,
         }
     if choices is not None:
@@ -280,7 +281,7 @@ def _print_choices(choices: Choices, top: int) -> None:
         made = choice.workload
         table.add_row(
             str(number),
-            ",".join(f"{axis}={size}" for axis, size in made.axes.items()),
+            format_counts(made.axes),
             format_seconds(choice.seconds),
             format_seconds(choice.ranking.candidates[0].seconds),
             *([format_seconds(made.compute or 0.0)] if known else []),
@@ -396,10 +397,8 @@ def _print_workload(best: Plan, workload: Workload) -> None:
         )
     print_table(table)
     if workload.memory is not None:
-        limit = f" of {format_amount(workload.memory_limit)}" if workload.memory_limit is not None else ""
-        click.echo(f"\nmemory per device: {format_amount(workload.memory)}{limit}")
-    if workload.compute is not None:
-        click.echo(f"computing and waiting in the pipeline: {format_seconds(workload.compute)}")
+        click.echo()
+    print_needs(workload)
     click.echo("\nThe mesh:")
     for engine, line in mesh_code(best.placement).items():
         click.echo(f"  {engine}: {line}")

@@ -1,6 +1,7 @@
 """`meshwright workload`: what a training step sends."""
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from meshwright.errors import SpecError
 from meshwright.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
 from meshwright.placement import parse_axes
 from meshwright.plan import kind_of
+from meshwright.spec import format_counts
 from meshwright.units import format_amount, format_seconds
 from meshwright.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
 
@@ -30,12 +32,8 @@ def list_workloads(as_json: bool) -> None:
         return
     table = new_table("workload", "axes", "devices", "communications")
     for one in found:
-        made = one.workload()
-        devices = 1
-        for size in one.axes.values():
-            devices *= size
-        sizes = ",".join(f"{axis}={size}" for axis, size in one.axes.items())
-        table.add_row(one.name, sizes, str(devices), str(len(made.lines)))
+        devices, lines = prod(one.axes.values()), one.workload().lines
+        table.add_row(one.name, format_counts(one.axes), str(devices), str(len(lines)))
     print_table(table)
 
 
@@ -127,13 +125,13 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
                 **made.document(),
                 "symbols": made.model.symbols(made.axes) if made.model else {},
                 "memory_bytes": made.memory,
-                "memory_limit_bytes": made.memory_limit,
+                "device_memory_bytes": made.device_memory,
                 "compute_seconds": made.compute,
             }
         )
         return
     if made.axes:
-        click.echo(f"{made.name}, axes {','.join(f'{axis}={size}' for axis, size in made.axes.items())}")
+        click.echo(f"{made.name}, axes {format_counts(made.axes)}")
     table = new_table("communication", "kind", "over", "bytes", "count", "hidden", "formula")
     sources = list(dict.fromkeys(line.source for line in made.lines if line.source))
     for line, one in zip(made.lines, made.communications, strict=True):
@@ -153,9 +151,14 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
         click.echo("\nwith " + "; ".join(f"{letter} = {text}" for letter, text in symbols if letter in used))
     for number, text in enumerate(sources, 1):
         click.echo(f"[{number}] {text}")
+    print_needs(made)
+
+
+def print_needs(made: Workload) -> None:
+    """What a device needs for a workload, as far as it is known."""
     if made.memory is not None:
-        limit = f" of {format_amount(made.memory_limit)}" if made.memory_limit is not None else ""
-        over = made.memory_limit is not None and made.memory > made.memory_limit
+        limit = f" of {format_amount(made.device_memory)}" if made.device_memory is not None else ""
+        over = made.device_memory is not None and made.memory > made.device_memory
         click.echo(f"memory per device: {format_amount(made.memory)}{limit}{', which is too much' if over else ''}")
     if made.compute is not None:
         click.echo(f"computing and waiting in the pipeline: {format_seconds(made.compute)}")
