@@ -5,7 +5,7 @@ links by max-min fairness. It shares routing with the naive cost model, and noth
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -19,17 +19,17 @@ Resource = tuple[object, ...]
 
 @dataclass
 class Flow:
-    """Bytes that are left, and the links that they take up."""
+    """Bytes that are left, and the links that they take up, with how much of them for each byte."""
 
     left: float
-    over: list[Resource]
+    over: dict[Resource, float]
     rate: float = field(default=0.0)
 
 
 class Simulation(Naive):
     """The time of a pipelined program, link by link; latencies are left out."""
 
-    def seconds(self, pipelined: Pipelined, goal: Goal, algorithm: Mapping[Collective, str]) -> float:
+    def seconds(self, pipelined: Pipelined, goal: Goal, algorithm: Callable[[Step], str]) -> float:
         chunks = pipelined.chunks
         todo: list[list[list[list[Flow]]]] = []  # by chunk and step: phases of flows
         lanes: list[list[tuple[int, int]]] = []
@@ -69,31 +69,66 @@ class Simulation(Naive):
         return now
 
     def phases_of(
-        self, program: Program, goal: Goal, chunks: int, algorithm: Mapping[Collective, str]
+        self, program: Program, goal: Goal, chunks: int, algorithm: Callable[[Step], str]
     ) -> list[list[list[Flow]]]:
         state = start_state(goal, self.hierarchy.size)
         found = []
         for step in program.steps:
             held = [sum(1 for who in chunks_of if who) for chunks_of in state]
-            found.append(self.step_flows(step, held, chunks, algorithm[step.collective]))
+            found.append(self.step_flows(step, held, chunks, algorithm(step)))
             state = apply_step(state, step, self.hierarchy.radices)
         return found
 
     def step_flows(self, step: Step, held: list[int], chunks: int, algorithm: str) -> list[list[Flow]]:
         phases: list[dict[tuple[int, int], Fraction]] = []
+        switched: list[Flow] = []
         for reduction_group in self.reduction_groups:
             for group in device_groups(step.grouping, self.hierarchy.radices):
                 amount = Fraction(held[group[0]] * self.payload, self.hierarchy.size * chunks)
                 members = [reduction_group[d] for d in group]
+                if algorithm == "switch":
+                    if amount:
+                        switched.append(Flow(float(amount), self.through_switches(step.collective, members)))
+                    continue
                 for k, (variants, _) in enumerate(self.phases(algorithm, step.collective, members)):
                     if len(phases) == k:
                         phases.append(defaultdict(Fraction))
                     for edges in variants:
                         for a, b, share in edges:
                             phases[k][members[a], members[b]] += share * amount / len(variants)
+        if algorithm == "switch":
+            return [switched]
         return [
-            [Flow(float(amount), self.route(a, b)) for (a, b), amount in phase.items() if amount] for phase in phases
+            [Flow(float(amount), dict.fromkeys(self.route(a, b), 1.0)) for (a, b), amount in phase.items() if amount]
+            for phase in phases
         ]
+
+    def through_switches(self, collective: Collective, members: list[int]) -> dict[Resource, float]:
+        """What a group takes up of the links for each byte that a member holds, when switches add up what they get, and
+        send to several at once.
+        """
+        over: dict[Resource, float] = defaultdict(float)
+        meet = min(self.meet(members[0], other) for other in members[1:])
+        for level in self.carrying(meet):
+            children: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for member in members:
+                children[self.digits[member][: level + 1]].append(member)
+            for child, inside in children.items():
+                own = len(inside) / len(members)
+                sends, receives = {
+                    Collective.ALL_REDUCE: (1.0, 1.0),
+                    Collective.REDUCE: (1.0, 0.0) if members[0] not in inside else (0.0, 1.0),
+                    Collective.BROADCAST: (0.0, 1.0) if members[0] not in inside else (1.0, 0.0),
+                    Collective.REDUCE_SCATTER: (1 - own, own),
+                    Collective.ALL_GATHER: (len(inside), len(members) - len(inside)),
+                }[collective]
+                over["out", level, child] += sends
+                over["in", level, child] += receives
+                for member in inside:
+                    over["sends", level, member] += sends / len(inside)
+                    over["receives", level, member] += receives / len(inside)
+        limited = {k for k, level in enumerate(self.system.levels) if level.link.per_device is not None}
+        return {r: w for r, w in over.items() if w and (r[0] in ("out", "in") or r[1] in limited)}
 
     def route(self, a: int, b: int) -> list[Resource]:
         """The links that traffic from one device to another takes up."""
@@ -130,12 +165,12 @@ class Simulation(Naive):
                 users[resource].append(flow)
         waiting = {id(flow): flow for flow in flows}
         while waiting:
-            count = {r: sum(id(flow) in waiting for flow in using) for r, using in users.items()}
-            tight = min((r for r in left if count[r]), key=lambda r: left[r] / count[r])
-            rate = left[tight] / count[tight]
+            need = {r: sum(flow.over[r] for flow in using if id(flow) in waiting) for r, using in users.items()}
+            tight = min((r for r in left if need[r]), key=lambda r: left[r] / need[r])
+            rate = left[tight] / need[tight]
             for flow in users[tight]:
                 if id(flow) in waiting:
                     del waiting[id(flow)]
                     flow.rate = rate
-                    for resource in flow.over:
-                        left[resource] = max(0.0, left[resource] - rate)
+                    for resource, weight in flow.over.items():
+                        left[resource] = max(0.0, left[resource] - rate * weight)

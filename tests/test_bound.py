@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +20,14 @@ from meshwright import (
 from meshwright.bound import bound
 from meshwright.cost import CostModel
 from meshwright.layout import layout_of
+from meshwright.measure.records import SEND, read_measurements
 from meshwright.plan import flat_program
 from meshwright.profiles import load_library
+from meshwright.systemfile import read_system_text
+from meshwright.testbed.network import BURST
 from tests.strategies import problems
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 
 
 @given(problems(), st.data())
@@ -69,3 +77,19 @@ def test_bounds_by_hand(
     system = System("hand", tuple(Level(f"l{k}", count, link) for k, (count, link) in enumerate(levels)))
     placement = Placement(system, ("data", "other")[: len(matrix)], matrix)
     assert bound(layout_of(placement, ["data"]), goal, 10**9) == pytest.approx(seconds)
+
+
+def test_nothing_that_was_measured_beats_the_bound() -> None:
+    """Every program of the studies, on real links; but for the bytes that token buckets let through at once."""
+    measured = 0
+    for file in sorted(RESULTS.glob("*.jsonl")):
+        for one in read_measurements(file):
+            if not one.seconds or one.failed or one.alone or one.program == SEND:
+                continue
+            system = read_system_text(json.dumps(one.system), file.name)
+            placement = Placement(system, tuple(one.axes), tuple(tuple(row) for row in one.matrix))
+            free = BURST / (system.levels[-1].link.bandwidth or 0)
+            least = bound(layout_of(placement, one.over), Goal(one.goal), one.bytes)
+            assert min(one.seconds) + free >= least, f"{file.name}: {one.program}"
+            measured += 1
+    assert measured > 800

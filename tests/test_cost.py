@@ -164,3 +164,26 @@ def test_every_algorithm_on_every_kind_of_link(
                         model = CostModel(layout, only(dict.fromkeys(Collective, wanted), rotates), 2**20)
                         expected = naive.step(step, chunks, algorithm)
                         assert model.step(state, step).seconds == pytest.approx(expected, rel=1e-9), (step, wanted)
+
+
+@pytest.mark.parametrize(
+    ("program", "work"),
+    [
+        ("AllReduce all", 16 * 30 + 16),
+        ("ReduceScatter all; AllGather all", 2 * (16 * 15 + 16)),
+        ("ReduceScatter inside node; AllReduce across node; AllGather inside node", 4 * (12 + 4 + 24 + 4 + 12 + 4)),
+        (
+            "Reduce inside node; AllReduce masters of node; Broadcast inside node",
+            4 * (12 + 3 + 4) + (24 + 4) + 4 * (3 + 4),
+        ),
+    ],
+)
+def test_shared_processors_work_on_every_message_and_every_call(program: str, work: int) -> None:
+    """Counted by hand: rings of k send k(k-1) messages each way round, trees k-1, and each member makes a call."""
+    system = replace(parse_system("node=4@1TB/s,gpu=4@1TB/s"), message_rate=1000.0)
+    (placement,) = placements(system, {"data": 16})
+    layout = layout_of(placement, ["data"])
+    model = CostModel(layout, load_library("gloo"), 64)
+    steps = model.steps(parse_program(program, layout.hierarchy))
+    assert sum(phase.processing for step in steps for phase in step.phases) == pytest.approx(work / 1000)
+    assert sum(step.seconds for step in steps) == pytest.approx(work / 1000)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright import (
     Collective,
+    Fabric,
     Goal,
     Level,
     Link,
@@ -31,11 +32,12 @@ from meshwright.cost import CostModel
 from meshwright.engine import part_of
 from meshwright.layout import layout_of
 from meshwright.pipeline import CHUNKS, Pipeline
-from meshwright.profiles import load_library
+from meshwright.plan import flat_program
+from meshwright.profiles import Rule, load_library
 from meshwright.program import Pipelined, parse_pipelined
 from tests.engines import pipelined_plan
 from tests.flows import Simulation
-from tests.test_cost import cases, only, pick_program
+from tests.test_cost import cases, only, pick_program, usable
 
 H = parse_hierarchy("node=4,gpu=4")
 INSIDE = parse_program("ReduceScatter inside node; AllReduce across node; AllGather inside node", H)
@@ -60,10 +62,26 @@ def test_a_pipelined_time_by_hand() -> None:
     assert found.seconds(Pipelined(((INSIDE, 4),))) == pytest.approx(one + 3 * one)
 
 
-def test_messages_of_all_steps_count_for_a_device() -> None:
+def test_a_library_may_do_collectives_otherwise_in_chunks() -> None:
+    plain = pipeline("node=4@50MB/s,gpu=4@100MB/s", payload=100_000_000)
+    slow = (Rule(("ring",), efficiency=0.5),)
+    library = replace(plain.model.library, in_chunks=((Collective.ALL_REDUCE, slow),))
+    found = Pipeline(CostModel(plain.model.layout, library, 100_000_000), Goal.ALL_REDUCE, 16)
+    assert found.seconds(Pipelined(((INSIDE, 1),))) == plain.seconds(Pipelined(((INSIDE, 1),)))
+    # Across nodes a chunk takes twice the time, and that is the period.
+    assert found.seconds(Pipelined(((INSIDE, 4),))) == pytest.approx(2 * 0.1875 + 4 * 1.5)
+    assert plain.seconds(Pipelined(((INSIDE, 4),))) == pytest.approx(2 * 0.1875 + 4 * 0.75)
+
+
+def test_messages_of_steps_overlap_unless_devices_share_processors() -> None:
     found = pipeline("node=4@1GB/s+10ms,gpu=4@1GB/s+10ms", payload=4000)
     messages = 3 + 6 + 3
-    assert found.seconds(Pipelined(((INSIDE, 4),))) == pytest.approx(4 * messages * 0.010, rel=0.01)
+    assert found.seconds(Pipelined(((INSIDE, 4),))) == pytest.approx((messages + 3 * 6) * 0.010, rel=0.01)
+    layout = found.model.layout
+    shared = replace(layout, system=replace(parse_system("node=4@1GB/s,gpu=4@1GB/s"), message_rate=1000.0))
+    found = Pipeline(CostModel(shared, found.model.library, 4000), Goal.ALL_REDUCE)
+    work = 4 * (12 + 4) + 4 * (24 + 4) + 4 * (12 + 4)
+    assert found.seconds(Pipelined(((INSIDE, 4),))) == pytest.approx(4 * work / 1000)
 
 
 def test_one_chunk_is_the_program_itself() -> None:
@@ -82,8 +100,9 @@ def test_one_chunk_is_the_program_itself() -> None:
     ],
 )
 @pytest.mark.parametrize("payload", [1 << 12, 1 << 22])
-def test_the_walk_finds_what_trying_all_programs_finds(spec: str, payload: int) -> None:
-    found = pipeline(spec, payload)
+@pytest.mark.parametrize("library", ["ring", "openmpi"])
+def test_the_walk_finds_what_trying_all_programs_finds(spec: str, payload: int, library: str) -> None:
+    found = pipeline(spec, payload, library=library)
     graph = program_graph(spec.count(",") + 1, max_steps=4)
     every = sorted(found.best(program)[0] for program in graph.programs())
     best = found.search(graph, top=3)
@@ -135,16 +154,36 @@ def test_the_bound_is_never_above_a_simulated_schedule(
     levels = len(layout.levels)
     shares = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
     pipelined = Pipelined(tuple((pick_program(data, levels, goal, 3), count) for count in shares))
-    names = ("ring", "two-way-ring", "direct")
-    algorithm = {
-        collective: "ring"
-        if collective in (Collective.REDUCE, Collective.BROADCAST)
-        else data.draw(st.sampled_from(names))
-        for collective in Collective
-    }
+    wanted = {collective: data.draw(st.sampled_from(("ring", "two-way-ring", "direct"))) for collective in Collective}
+    if data.draw(st.booleans()):
+        wanted[Collective.ALL_REDUCE] = "switch"
     rotates = data.draw(st.booleans())
-    simulated = Simulation(placement, axes, 1 << 20, rotates).seconds(pipelined, goal, algorithm)
+    simulated = Simulation(placement, axes, 1 << 20, rotates).seconds(
+        pipelined, goal, lambda step: usable(layout, step, wanted[step.collective])
+    )
     assert bound(layout, goal, 1 << 20) <= simulated * (1 + 1e-6)
+
+
+@given(cases(max_devices=16), st.sampled_from(list(Goal)), st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_bound_is_never_above_what_reducing_switches_take(
+    case: tuple[Placement, list[str]], goal: Goal, data: st.DataObject
+) -> None:
+    """Switches that add up, and send to several at once: no library has it for every goal, but a bound is for all."""
+    placement, axes = case
+    levels = tuple(
+        replace(level, link=replace(level.link, fabric=Fabric.SWITCH, bypass=False, reduces=True))
+        for level in placement.system.levels
+    )
+    placement = replace(placement, system=System("reducing", levels))
+    layout = layout_of(placement, axes)
+    flat = flat_program(goal, len(layout.levels))
+    chunks = data.draw(st.integers(1, 4))
+    found = Simulation(placement, axes, 1 << 20, False).seconds(Pipelined(((flat, chunks),)), goal, lambda _: "switch")
+    least = bound(layout, goal, 1 << 20)
+    assert least <= found * (1 + 1e-6)
+    if goal is Goal.ALL_REDUCE and all(level.link.per_device is None for level in levels):
+        assert least == pytest.approx(found)  # it is what they take
 
 
 @given(cases(max_devices=16), st.integers(1, 6), st.data())
@@ -161,9 +200,7 @@ def test_the_model_is_near_the_simulation(case: tuple[Placement, list[str]], chu
     model = CostModel(layout, only(dict.fromkeys(Collective, "ring"), False), 1 << 20)
     pipelined = Pipelined(((program, chunks),))
     predicted = Pipeline(model, Goal.ALL_REDUCE).seconds(pipelined)
-    simulated = Simulation(placement, axes, 1 << 20, False).seconds(
-        pipelined, Goal.ALL_REDUCE, dict.fromkeys(Collective, "ring")
-    )
+    simulated = Simulation(placement, axes, 1 << 20, False).seconds(pipelined, Goal.ALL_REDUCE, lambda _: "ring")
     # Where chunks wait for each other, the model is too slow or too fast by less than the fill.
     assert simulated <= predicted * 1.5
     assert predicted <= simulated * 2.0

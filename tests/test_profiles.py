@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from meshwright import (
 )
 from meshwright.cost import CostModel
 from meshwright.layout import layout_of
-from meshwright.profiles import load_library, read_library_text
+from meshwright.profiles import library_document, load_library, read_library_text
 from tests.strategies import A100, AXES
 
 RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broadcast: {0}}}"
@@ -44,6 +45,20 @@ def test_a_library_of_ones_own_needs_no_code(tmp_path: Path) -> None:
     half = plan(A100, AXES, reduction, library=str(path)).candidates[0]
     assert half.seconds == pytest.approx(2 * plan(A100, AXES, reduction).candidates[0].seconds)
     assert half.library.name == "mine"
+
+
+def test_rules_for_chunks_take_the_place_of_the_others() -> None:
+    text = (
+        f"collectives: {RULES.format('[{algorithms: [ring]}]')}\nin_chunks: {{AllGather: [{{algorithms: [direct]}}]}}"
+    )
+    library = read_library_text(text, "mine.yaml")
+    assert library.rule(Collective.ALL_GATHER, 1).algorithms == ("ring",)
+    assert library.chunked.rule(Collective.ALL_GATHER, 1).algorithms == ("direct",)
+    assert library.chunked.rule(Collective.REDUCE, 1).algorithms == ("ring",)
+    assert library.chunked.chunked == library.chunked
+    assert read_library_text(json.dumps(library_document(library)), "mine.yaml") == library
+    with pytest.raises(SpecError, match="unknown key 'AllGathers'; did you mean 'AllGather'"):
+        read_library_text(text.replace("{AllGather:", "{AllGathers:"), "mine.yaml")
 
 
 def test_rules_go_by_the_bytes_that_a_device_holds() -> None:

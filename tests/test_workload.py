@@ -19,7 +19,7 @@ from meshwright import (
     plan,
 )
 from meshwright.llm import Model, Recompute, parse_flops, parse_params
-from meshwright.plan import read_plan, write_plan
+from meshwright.planfile import read_plan, write_plan
 from meshwright.sizes import check_memory, choose_sizes, with_devices
 from meshwright.workload import Line, derive, read_workload_text, workload_names, write_workload
 

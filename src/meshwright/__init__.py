@@ -24,9 +24,8 @@ from meshwright.plan import (
     Reduction,
     Transfer,
     parse_reduction,
-    read_plan,
-    write_plan,
 )
+from meshwright.planfile import read_plan, write_plan
 from meshwright.planner import Ranking, plan
 from meshwright.profiles import Library, load_library
 from meshwright.program import ROOTED, Collective, Goal, Grouping, Program, Step, TransferKind, parse_program

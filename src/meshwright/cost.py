@@ -114,8 +114,9 @@ class CostModel:
         at_port, at_instance = self._bytes(everyone, [self.payload])
         groups = _all_groups(self.layout, everyone)
         held = float(self.payload)
-        phase = self._phase(transfer_phase(kind, shape), outermost, at_port, at_instance, held, 1.0, groups)
-        return StepCost(str(kind), held, (phase,))
+        found = transfer_phase(kind, shape)
+        work = groups * (found.sent + prod(shape))
+        return StepCost(str(kind), held, (self._phase(found, outermost, at_port, at_instance, held, 1.0, work),))
 
     def bound(self, goal: Goal | TransferKind = Goal.ALL_REDUCE) -> float:
         """No algorithm can be faster."""
@@ -136,9 +137,11 @@ class CostModel:
             for name in names:
                 found = self._phases(name, step.collective, shape, outermost)
                 if found is not None:
+                    # Making the call is as much work for a device as a message.
+                    work = [groups * (phase.sent + (0 if k else prod(shape))) for k, phase in enumerate(found)]
                     costs = tuple(
-                        self._phase(phase, outermost, at_port, at_instance, max(held), rule.efficiency, groups)
-                        for phase in found
+                        self._phase(phase, outermost, at_port, at_instance, max(held), rule.efficiency, here)
+                        for phase, here in zip(found, work, strict=True)
                     )
                     options.append(StepCost(name, max(held), costs))
             if options:
@@ -190,8 +193,9 @@ class CostModel:
         at_instance: list[float],
         held: float,
         efficiency: float,
-        groups: int,
+        work: float,
     ) -> PhaseCost:
+        """`work` is what the processors have to do for all devices, in messages."""
         loads = []
         latency = 0.0
         for k, level in enumerate(self._from(outermost)):
@@ -210,7 +214,7 @@ class CostModel:
             sharing = at_instance[k] if limit == "bus" else at_port[k]
             loads.append(Load(level.name, sharing / held, amount, seconds, limit))
         rate = self.layout.system.message_rate
-        return PhaseCost(tuple(loads), latency, 0.0 if rate is None else groups * phase.sent / rate)
+        return PhaseCost(tuple(loads), latency, 0.0 if rate is None else work / rate)
 
     def _load(
         self, phase: Phase, k: int, level: int, link: Link, at_port: float, at_instance: float

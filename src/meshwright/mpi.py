@@ -42,9 +42,6 @@ __all__ = ["Reducer"]
 
 Array = NDArray[Any]
 
-_Collective = tuple[Collective, Any, Array, Array]
-"""What is to be called: the collective, the communicator, what is given, and where the result goes."""
-
 _REDUCED = frozenset("bBhHiIlLqQfdgFDG")
 """NumPy's codes of the integers, floating point and complex numbers that every MPI has."""
 
@@ -251,8 +248,8 @@ class Reducer:
         if not np.may_share_memory(target, result):
             result[...] = target[: result.size].reshape(result.shape)
 
-    def _stage(self, chunk: "_Chunk", stage: Stage, at: list[tuple[Flow, Call]]) -> Iterator[_Collective]:
-        """Do the copies of a step; hand out its collective, and go on when that is done."""
+    def _stage(self, chunk: "_Chunk", stage: Stage, at: list[tuple[Flow, Call]], op: "MPI.Op") -> Iterator[Any]:
+        """Do a step of a chunk; hand out each request on the way, and go on when that is done."""
         if stage is chunk.flow.stages[0]:
             chunk.before()
         for move, ranks in zip(stage.moves, stage.groups, strict=True):
@@ -260,24 +257,25 @@ class Reducer:
                 chunk.copy(move)
                 continue
             at.append((chunk.flow, move))
-            yield move.collective, self._groups[stage.lane, ranks], *chunk.ends(move)
+            room = partial(self._room, -1 - stage.lane)
+            yield from _flowing(move.collective, self._groups[stage.lane, ranks], *chunk.ends(move), op, room)
         if stage is chunk.flow.stages[-1]:
             chunk.after()
 
     def _pipeline(self, chunks: "Sequence[_Chunk]", at: list[tuple[Flow, Call]], op: str) -> None:
         """Let chunks flow through the steps. Each step takes the chunks in their order, with a communicator of its own
-        and one non-blocking collective at a time.
+        and one non-blocking call at a time.
         """
         lanes: dict[int, deque[tuple[int, int]]] = {}  # by lane: the chunks and their steps, in order
         for number, chunk in enumerate(chunks):
             for k, stage in enumerate(chunk.flow.stages):
                 lanes.setdefault(stage.lane, deque()).append((number, k))
         done = [0] * len(chunks)  # steps
-        waiting: dict[int, tuple[Any, Iterator[_Collective]]] = {}  # by lane: what is under way
+        waiting: dict[int, tuple[Any, Iterator[Any]]] = {}  # by lane: the request that is under way, what follows it
 
-        def advance(lane: int, moves: Iterator[_Collective]) -> None:
-            for call in moves:
-                waiting[lane] = (_start(*call, _OPERATIONS[op]), moves)
+        def advance(lane: int, moves: Iterator[Any]) -> None:
+            for request in moves:
+                waiting[lane] = (request, moves)
                 return
             number, _ = lanes[lane].popleft()
             done[number] += 1
@@ -287,7 +285,7 @@ class Reducer:
             ready = [lane for lane, queue in lanes.items() if lane not in waiting and queue and _next(queue, done)]
             for lane in ready:
                 number, k = lanes[lane][0]
-                advance(lane, self._stage(chunks[number], chunks[number].flow.stages[k], at))
+                advance(lane, self._stage(chunks[number], chunks[number].flow.stages[k], at, _OPERATIONS[op]))
             return bool(ready)
 
         while start() or waiting:
@@ -411,19 +409,35 @@ def _collective(collective: Collective, group: Any, source: Array, target: Array
         group.Reduce(source, None, op)
 
 
-def _start(collective: Collective, group: Any, source: Array, target: Array, op: "MPI.Op") -> Any:
-    """The same without waiting for it: a request."""
-    if collective is Collective.ALL_REDUCE:
-        return group.Iallreduce(MPI.IN_PLACE, target, op)
-    if collective is Collective.REDUCE_SCATTER:
-        return group.Ireduce_scatter_block(source, target, op)
-    if collective is Collective.ALL_GATHER:
-        return group.Iallgather(source, target)
-    if collective is Collective.BROADCAST:
-        return group.Ibcast(target)
-    if group.rank == 0:
-        return group.Ireduce(MPI.IN_PLACE, target, op)
-    return group.Ireduce(source, None, op)
+def _flowing(
+    collective: Collective, group: Any, source: Array, target: Array, op: "MPI.Op", room: Callable[[int, Any], Array]
+) -> Iterator[Any]:
+    """The same with non-blocking calls: hands out each request, and goes on when that is done.
+
+    Open MPI's non-blocking all-reduce in place goes up and down a tree with all of the payload, and so does its
+    reduce-scatter. Both are made of sends to everyone here, which move the least that can be, with any library.
+    """
+    if collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
+        whole = target if collective is Collective.ALL_REDUCE else source
+        parts = [share(whole.size, group.size, k) for k in range(group.size)]
+        own = parts[group.rank]
+        arrived = room(group.size * own, whole.dtype)
+        yield group.Ialltoallv([whole, parts], [arrived, [own] * group.size])
+        total = arrived[:own]
+        for k in range(1, group.size):
+            op.Reduce_local(arrived[k * own : (k + 1) * own], total)
+        if collective is Collective.ALL_REDUCE:
+            yield group.Iallgatherv(total, [target, parts])
+        else:
+            target[...] = total
+    elif collective is Collective.ALL_GATHER:
+        yield group.Iallgather(source, target)
+    elif collective is Collective.BROADCAST:
+        yield group.Ibcast(target)
+    elif group.rank == 0:
+        yield group.Ireduce(MPI.IN_PLACE, target, op)
+    else:
+        yield group.Ireduce(source, None, op)
 
 
 def _array(buffer: Any, *, written: bool) -> Array:

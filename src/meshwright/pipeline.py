@@ -1,9 +1,9 @@
 """Pipelined programs: the payload in chunks that flow through the steps, so that links of all levels work at once.
 
 The first chunk takes the time of all steps. Then a chunk comes out every period. No step takes its next chunk before it
-is done with the last; all steps that are under way share the links; and a device starts one message at a time, for
-whichever step. So the period is that of the slowest step, of the link with the most to carry over all steps, or of all
-messages of a chunk, whichever is the longest.
+is done with the last; all steps that are under way share the links, and the processors where devices share those; while
+the messages of one step wait, those of others are on their way. So the period is that of the slowest step, of the link
+with the most to carry over all steps, or of the processors for all messages of a chunk, whichever is the longest.
 """
 
 from collections.abc import Sequence
@@ -44,13 +44,14 @@ class Pipeline:
     def __init__(self, model: CostModel, goal: Goal, most: int = 1) -> None:
         """`most` is the largest number of chunks that a search tries."""
         self.model, self.goal, self.most = model, goal, most
+        self._flowing = CostModel(model.layout, model.library.chunked, model.payload)
         self._models = {1: model}
 
     def costs(self, program: Program, chunks: int) -> list[StepCost]:
         """The steps of a program for one of so many chunks."""
         if chunks not in self._models:
             payload = ceil(self.model.payload / chunks)
-            self._models[chunks] = CostModel(self.model.layout, self.model.library, payload)
+            self._models[chunks] = CostModel(self.model.layout, self._flowing.library, payload)
         return self._models[chunks].steps(program, self.goal)
 
     def seconds(self, pipelined: Pipelined) -> float:
@@ -62,10 +63,8 @@ class Pipeline:
             return first
         slowest = max((count * cost.seconds for costs, count in every for cost in costs), default=0.0)
         loads = sum((count * _busy(costs, self.model) for costs, count in every), np.zeros(1))
-        phases = [(phase, count) for costs, count in every for cost in costs for phase in cost.phases]
-        starting = sum(count * phase.latency for phase, count in phases)
-        processing = sum(count * phase.processing for phase, count in phases)
-        return first + (chunks - 1) / chunks * max(slowest, float(loads.max()), starting, processing)
+        processing = sum(count * phase.processing for costs, count in every for cost in costs for phase in cost.phases)
+        return first + (chunks - 1) / chunks * max(slowest, float(loads.max()), processing)
 
     def best(self, program: Program) -> tuple[float, Pipelined]:
         """A program with the best number of chunks; the fewest of those that are nearly as good."""
@@ -79,23 +78,25 @@ class Pipeline:
 
         Every program's pipelined time is at least the weighted mean of the loads that it puts on the levels, for any
         weights. That is a sum over its steps, so programs can be walked in the order of it; the walk ends when it
-        passes the best found.
+        passes the best found. A library may do collectives otherwise without chunks, so the best of those are added.
         """
         candidates: list[tuple[float, Pipelined]] = []
-        for least, program in islice(graph.ranked(_Weighted(self.model, self._weights(graph))), MOST_WALKED):
+        for least, program in islice(graph.ranked(_Weighted(self._flowing, self._weights(graph))), MOST_WALKED):
             if len(candidates) >= top and least >= sorted(found[0] for found in candidates)[top - 1]:
                 break
             candidates.append(self.best(program))
         if not candidates:
             return []
+        plain = [(seconds, Pipelined(((program, 1),))) for seconds, program in islice(graph.ranked(self.model), top)]
+        walked = {one.program for _, one in candidates}
+        candidates += [found for found in plain if found[1].program not in walked]
         candidates.sort(key=lambda found: (found[0], found[1].chunks, len(found[1].program.steps)))
         best = [one for _, one in candidates[:top]]
         mixed = self._mix([one.program for _, one in candidates[:MIXED]])
         if mixed is not None and self.seconds(mixed) < (1 - WORTH) * candidates[0][0]:
             best = [mixed, *best][:top]
-        plain, program = next(graph.ranked(self.model))
-        if best[0].chunks > 1 and self.seconds(best[0]) > (1 - GAINED) * plain:
-            whole = Pipelined(((program, 1),))
+        seconds, whole = plain[0]
+        if best[0].chunks > 1 and self.seconds(best[0]) > (1 - GAINED) * seconds:
             best = [whole, *(one for one in best if one != whole)][:top]
         return best
 
@@ -105,13 +106,13 @@ class Pipeline:
         weights = np.full(levels, 1 / levels)
         best, chosen = -1.0, weights
         for turn in range(1, 9):
-            found = next(iter(graph.ranked(_Weighted(self.model, weights))), None)
+            found = next(iter(graph.ranked(_Weighted(self._flowing, weights))), None)
             if found is None:
                 return weights
             least, program = found
             if least > best:
                 best, chosen = least, weights
-            busy = _busy(self.model.steps(program, self.goal), self.model)
+            busy = _busy(self._flowing.steps(program, self.goal), self.model)
             if not busy.any():
                 return weights
             # Towards the level that this program loads most.
@@ -126,7 +127,7 @@ class Pipeline:
             return None
         from scipy.optimize import linprog  # type: ignore[import-untyped]  # takes long to load, and is seldom needed
 
-        loads = np.array([_busy(self.model.steps(program, self.goal), self.model) for program in programs]).T
+        loads = np.array([_busy(self._flowing.steps(program, self.goal), self.model) for program in programs]).T
         # Minimize the largest load over shares that add up to one.
         levels = len(loads)
         found = linprog(

@@ -5,12 +5,13 @@
     collectives:
       AllReduce: [{algorithms: [ring]}]
       Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
+    in_chunks: {}   # rules of collectives that are done otherwise where chunks flow through the steps of a program
 
 Of the rules of a collective, the first counts whose `up_to` is not below the bytes that a device holds; of its
 algorithms, the library takes the fastest that can be used in the group at hand, and of `otherwise` if none can.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -43,21 +44,32 @@ class Rule:
     efficiency: float = 1.0
 
 
+Rules = tuple[tuple[Collective, tuple[Rule, ...]], ...]
+"""The rules of collectives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """A collective library as the cost model sees it: rules per collective, the one without a limit last.
 
     rotates: rings and trees are laid so that all devices of an instance take turns in leaving it.
+    in_chunks: the rules of collectives that are done otherwise where chunks flow through the steps of a program.
     """
 
     name: str
     rotates: bool
-    rules: tuple[tuple[Collective, tuple[Rule, ...]], ...]
+    rules: Rules
+    in_chunks: Rules = ()
 
     def rule(self, collective: Collective, held: float) -> Rule:
         """The rule for a collective when a device holds that many bytes."""
         rules = dict(self.rules)[collective]
         return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
+
+    @property
+    def chunked(self) -> "Library":
+        """The library as it is where chunks flow through the steps of a program."""
+        return replace(self, rules=tuple((dict(self.rules) | dict(self.in_chunks)).items()), in_chunks=())
 
 
 def library_names() -> tuple[str, ...]:
@@ -88,29 +100,46 @@ def _built_in(name: str) -> Library:
 def read_library_text(text: str, source: str) -> Library:
     """A library from YAML text; `source` is what error messages call it."""
     root = compose(text, source, _EXAMPLE)
-    readers: dict[str, Reader] = {"name": word, "rotates": boolean, "collectives": _collectives}
+    readers: dict[str, Reader] = {
+        "name": word,
+        "rotates": boolean,
+        "collectives": _collectives,
+        "in_chunks": _some_collectives,
+    }
     values = mapping(root, source, "a library", readers, ["collectives"])
-    return Library(values.get("name", Path(source).stem), values.get("rotates", False), values["collectives"])
+    name = values.get("name", Path(source).stem)
+    return Library(name, values.get("rotates", False), values["collectives"], values.get("in_chunks", ()))
 
 
 def library_document(library: Library) -> dict[str, Any]:
     """What a library file holds, as plain data; `read_library_text` reads it back exactly, also from JSON."""
-    collectives = {}
-    for collective, rules in library.rules:
-        collectives[str(collective)] = [
+    document = {"name": library.name, "rotates": library.rotates, "collectives": _documents(library.rules)}
+    return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
+
+
+def _documents(rules: Rules) -> dict[str, Any]:
+    return {
+        str(collective): [
             {"algorithms": list(rule.algorithms)}
             | ({"otherwise": list(rule.otherwise)} if rule.otherwise else {})
             | ({"up_to": f"{rule.up_to}B"} if rule.up_to is not None else {})
             | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
-            for rule in rules
+            for rule in each
         ]
-    return {"name": library.name, "rotates": library.rotates, "collectives": collectives}
+        for collective, each in rules
+    }
 
 
-def _collectives(node: yaml.Node, source: str) -> tuple[tuple[Collective, tuple[Rule, ...]], ...]:
+def _collectives(node: yaml.Node, source: str) -> Rules:
     readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
     rules = mapping(node, source, "'collectives'", readers, readers)
     return tuple((collective, rules[collective]) for collective in Collective)
+
+
+def _some_collectives(node: yaml.Node, source: str) -> Rules:
+    readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
+    rules = mapping(node, source, "'in_chunks'", readers, [])
+    return tuple((collective, rules[collective]) for collective in Collective if collective in rules)
 
 
 def _rules(node: yaml.Node, source: str) -> tuple[Rule, ...]:

@@ -7,10 +7,18 @@ import pytest
 from meshwright import Collective, SpecError, load_library, parse_system
 from meshwright.cost import CostModel
 from meshwright.layout import layout_of
-from meshwright.measure.calibrate import Observation, by_level, fit, microbenchmarks, observations
+from meshwright.measure.calibrate import (
+    Observation,
+    by_level,
+    fit,
+    message_rate,
+    microbenchmarks,
+    observations,
+    shared_processors,
+)
 from meshwright.measure.records import SEND, Measurement
 from meshwright.plan import FLAT, flat_program
-from meshwright.profiles import Library
+from meshwright.profiles import Library, Rule
 from meshwright.system import System
 from meshwright.systemfile import system_document
 
@@ -66,6 +74,15 @@ def test_bandwidth_latency_and_efficiency_are_found() -> None:
     assert found.library.name == "gloo-calibrated"
 
 
+def test_what_is_done_otherwise_in_chunks_is_calibrated_too() -> None:
+    chunked = replace(load_library("gloo"), in_chunks=((Collective.ALL_GATHER, (Rule(("direct",)),)),))
+    found = fit(GUESS, chunked, made_up(TRUTH, with_efficiency(load_library("gloo"), EFFICIENCY)))
+    ((kind, (rule,)),) = found.library.in_chunks
+    assert kind is Collective.ALL_GATHER
+    assert rule.algorithms == ("direct",)
+    assert rule.efficiency == dict(found.library.rules)[kind][-1].efficiency < 0.9
+
+
 def test_noise_shows_in_the_errors_and_is_not_taken_for_efficiency() -> None:
     library = with_efficiency(load_library("gloo"), EFFICIENCY)
     found = fit(GUESS, load_library("gloo"), made_up(TRUTH, library, noise=0.05))
@@ -82,6 +99,35 @@ def test_levels_that_nothing_tells_about_stay_as_they_were() -> None:
     assert found.system.levels[0].link.latency == 0
     assert found.system.levels[0].link.bandwidth == pytest.approx(10e6)
     assert set(found.latency_error) == {"gpu"}
+
+
+def test_the_rate_of_messages_is_found_from_the_smallest_collectives() -> None:
+    library = load_library("gloo")
+    truth = replace(TRUTH, message_rate=5000.0)
+    free = replace(truth, levels=tuple(replace(one, link=replace(one.link, latency=0.0)) for one in truth.levels))
+    seen = []
+    for level in ("node", "gpu"):
+        for size in (1 << 8, 1 << 20):
+            for goal, collective in FLAT.items():
+                model = CostModel(layout_of(by_level(free), [level]), library, size)
+                seen.append(Observation(level, collective, size, model.seconds(flat_program(goal, 1), goal)))
+    assert message_rate(GUESS, library, seen) == pytest.approx(5000, rel=0.01)
+    with pytest.raises(SpecError, match="nothing tells the rate of messages"):
+        message_rate(GUESS, library, [one for one in seen if one.collective is None])
+    # Levels with latency of their own say nothing of the processors.
+    slow = [replace(one, seconds=one.seconds + 0.1) if one.level == "node" else one for one in seen]
+    assert message_rate(parse_system("node=4@10MB/s+9ms,gpu=4@100MB/s"), library, slow) == pytest.approx(5000, rel=0.01)
+    with pytest.raises(SpecError, match="in a level without latency"):
+        message_rate(TRUTH, library, seen)
+
+
+def test_latency_on_shared_processors_is_that_of_the_network_where_it_has_some() -> None:
+    nominal = parse_system("node=4@10MB/s+2ms,gpu=4@100MB/s")
+    fitted = parse_system("node=4@9MB/s+4ms,gpu=4@80MB/s+1ms")
+    found = shared_processors(fitted, 5000, nominal)
+    assert found.message_rate == 5000
+    assert [level.link.latency for level in found.levels] == [4e-3, 1 / 5000]
+    assert [level.link.bandwidth for level in found.levels] == [9e6, 80e6]
 
 
 def test_nothing_to_calibrate_from() -> None:

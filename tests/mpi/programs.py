@@ -90,8 +90,14 @@ def pipelined_goals() -> None:
 
 def operations() -> None:
     """Every operation and goal, buffers of several kinds, over lengths that four ranks do not divide."""
+    for plan in (hierarchical(), pipelined_plan(Goal.ALL_REDUCE)):
+        with Reducer(plan) as reducer:
+            _operations(reducer)
+    done(1)
+
+
+def _operations(reducer: Reducer) -> None:
     rank = MPI.COMM_WORLD.rank
-    reducer = Reducer(hierarchical())
     whole = np.arange(4 * 15).reshape(4, 3, 5) % 7
     for dtype in ("float32", "float64", "int8", "uint16", "int32", "int64", "complex128"):
         for op, reduce in (("sum", np.sum), ("avg", np.mean), ("max", np.max), ("min", np.min)):
@@ -110,8 +116,6 @@ def operations() -> None:
     reducer.all_reduce(memoryview(text), "max")
     assert text == bytearray([1, 2, 3])
     assert reducer.all_reduce(np.empty((0, 3))).shape == (0, 3)
-    reducer.close()
-    done(1)
 
 
 def goals() -> None:

@@ -51,11 +51,44 @@ def test_interfaces_have_names_that_linux_takes() -> None:
         ("node=2@100bit/s", "less than 8 kbit/s"),
         ("node=1024@1Gbit/s", "1,024 devices; a testbed can have 256"),
         ("dgx-h100:2", "is more than a plain switch"),
+        ("node=2@1Gbit/s+2s", "level 'node' has 2 s of latency; a testbed can have 0.5 s"),
     ],
 )
 def test_what_cannot_be_built(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Network("t", load_system(spec))
+
+
+def test_packets_are_held_by_the_level_at_which_devices_part() -> None:
+    network = Network("t", parse_system("rack=2@10Mbit/s+5ms,node=2@20Mbit/s,gpu=3@100Mbit/s+1ms"))
+    assert [network.latency(0, device) for device in (0, 2, 3, 6)] == [0, 1e-3, 0, 5e-3]
+    assert network.latency(11, 5) == 5e-3
+    assert network.packed_address(7) == bytes([198, 18, 0, 8])
+
+
+def test_with_latency_what_is_for_a_device_leaves_through_its_outbox_alone() -> None:
+    network = Network("t", parse_system("node=2@20Mbit/s+5ms,gpu=2@100Mbit/s"))
+    assert [port.down for port in network.ports()][2:] == [("mw-t", f"t{device}") for device in range(4)]
+    lines = network.link_commands()
+    for device in range(4):
+        assert f"tuntap add dev t{device} mode tap vnet_hdr" in lines
+        assert f"link set t{device} master b0-{device // 2} up" in lines
+        assert f"link set p{device} master b0-{device // 2} up" in lines
+        assert any(line.startswith(f"link set p{device} type bridge_slave learning off flood off") for line in lines)
+        assert f"fdb replace 02:00:00:00:00:0{device} dev t{device} master static" in network.bridge_commands()
+        assert f"link set in0 address 02:00:00:00:00:0{device} up" in network.device_commands(device)
+    assert any("dev t3 root tbf" in line for line in network.shape_commands()["mw-t"])
+    without = Network("t", THREE)
+    assert not without.bridge_commands()
+    assert not any("tuntap" in line for line in [*without.link_commands(), *without.device_commands(0)])
+
+
+def test_the_burst_of_device_links() -> None:
+    assert any("burst 18000" in line for line in Network("t", THREE, 18_000).shape_commands()["mw-t-0"])
+    assert any("burst 70000" in line for line in Network("t", THREE).shape_commands()["mw-t-0"])
+    for burst in (9_000, 1 << 30):
+        with pytest.raises(SpecError, match=r"expected 9,100 \(a packet\) to 67,108,864"):
+            Network("t", THREE, burst)
 
 
 def test_names() -> None:

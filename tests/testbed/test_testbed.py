@@ -105,6 +105,53 @@ def test_up_is_idempotent_and_down_removes_everything() -> None:
         running(name)
 
 
+def relays(name: str) -> list[int]:
+    """The processes that add latency to a testbed."""
+    command = ["ip", "netns", "pids", f"mw-{name}"]
+    return [int(pid) for pid in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()]
+
+
+@needs_testbed
+def test_latency_is_that_of_the_level_at_which_devices_part() -> None:
+    name = f"late{os.getpid()}"
+    with temporary(parse_system("node=2@20Mbit/s+12ms,gpu=2@100Mbit/s+3ms"), name) as bed:
+        (relay,) = relays(name)
+        document = checked(name, 0.4)
+        node, gpu = document["rates"]
+        assert document["drops"] == 0
+        assert (node["latency"], gpu["latency"]) == (12e-3, 3e-3)
+        assert 3e-3 <= gpu["trip"] < 12e-3 <= node["trip"]
+        counted = {(c.port.level, c.port.instance, c.outwards): c.bytes for c in bed.counters()}
+        assert counted[0, 1, False] > 500_000  # node 0 sent to node 1,
+        assert counted[1, 2, False] > 250_000  # one half of it to each of its devices
+        assert up(bed.system, name) == bed
+        assert relays(name) == [relay]
+        os.kill(relay, signal.SIGKILL)
+        while relays(name):
+            time.sleep(0.01)
+        with pytest.raises(EngineError, match="the process that adds it is gone: meshwright testbed down --name late"):
+            running(name)
+        assert up(bed.system, name) == bed, "it is built anew"
+        assert running(name) == bed
+        (relay,) = relays(name)
+    assert not Path(f"/proc/{relay}").exists() or "Z" in Path(f"/proc/{relay}/stat").read_text().split()
+
+
+@needs_testbed
+def test_collectives_run_across_latency(tmp_path: Path) -> None:
+    name, out = f"coll{os.getpid()}", tmp_path / "out.jsonl"
+    spec = "node=2@20Mbit/s+12ms,gpu=2@100Mbit/s+3ms"
+    with temporary(parse_system(spec), name, 18_000):
+        command = [sys.executable, "-m", "meshwright", "bench", "--system", spec, "--axes", "data=4"]
+        command += ["--reduce", "data=64KiB", "--library", "gloo", "--testbed", name, "--out", str(out)]
+        command += ["--every", "1", "--best", "2", "--least", "1", "--most", "1"]
+        done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    assert "cannot reach" not in done.stderr  # the rank that has the store leaves last
+    found = read_measurements(out)
+    assert len(found) >= 3
+    assert all(one.failed is None and min(one.seconds) > 12e-3 for one in found)
+
+
 @needs_testbed
 def test_a_crashed_run_is_cleaned_up() -> None:
     name = f"crash{os.getpid()}"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from meshwright import (
     parse_system,
     reduction_hierarchy,
 )
-from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh
+from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh, store
 from meshwright.torch.collectives import REDUCED
 from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, refused
 
@@ -450,6 +451,25 @@ def late_difference(rank: int) -> str:
         for length in (5, 6, 5 if rank == 2 else 6):
             reducer.all_reduce(torch.ones(length))
         return refused(reducer.close)
+
+
+def far_away(rank: int) -> bool:
+    """Ranks that hear late, while rank 0, whose process has the store, ends as soon as it may."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    reducer = Reducer(hierarchical(), timeout=10)
+    for _ in range(2):  # the second call is not compared before the end
+        reducer.all_reduce(torch.ones(5))
+    if rank:
+        arrives = store._arrives
+
+        def late(*given: Any) -> bool:
+            heard = arrives(*given)
+            time.sleep(0.5)
+            return heard
+
+        setattr(store, "_arrives", late)  # noqa: B010
+    reducer.close()
+    return True
 
 
 def failing_hook(rank: int) -> str:

@@ -136,6 +136,10 @@ def test_sizes_that_differ_late_are_noticed_when_the_reducer_is_closed() -> None
     assert results(f"{PROGRAMS}late_difference", 4) == [message] * 4
 
 
+def test_the_rank_that_has_the_store_is_the_last_to_leave() -> None:
+    assert results(f"{PROGRAMS}far_away", 4) == [True] * 4
+
+
 def test_a_failing_hook_says_what_happened() -> None:
     outcomes = run_ranks(f"{PROGRAMS}failing_hook", 4)
     for rank, outcome in enumerate(outcomes[:3]):

@@ -7,7 +7,7 @@ import click
 from meshwright.cli.common import json_option, print_json, say
 from meshwright.errors import SpecError
 from meshwright.hosts import FORMATS, ORDERS, host_file, in_order, seatings
-from meshwright.plan import read_plan
+from meshwright.planfile import read_plan
 
 
 @click.command()

@@ -32,8 +32,8 @@ from meshwright.plan import (
     kind_of,
     parse_reduction,
     ratio,
-    write_plan,
 )
+from meshwright.planfile import write_plan
 from meshwright.planner import DEFAULT_LIBRARY, Planner, Ranking
 from meshwright.planner import plan as make_plan
 from meshwright.profiles import library_names

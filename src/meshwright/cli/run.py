@@ -10,7 +10,8 @@ from meshwright.cli.common import json_option, new_table, print_json, print_tabl
 from meshwright.engine import describe
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.launch import run_locally
-from meshwright.plan import Plan, ratio, read_plan
+from meshwright.plan import Plan, ratio
+from meshwright.planfile import read_plan
 from meshwright.trials import DTYPES, ENGINES, Payload, Trial, make_engine, payloads, run_trials
 from meshwright.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 

@@ -10,8 +10,9 @@ from meshwright import testbed as beds
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
 from meshwright.errors import SpecError
 from meshwright.system import load_system
+from meshwright.testbed.network import BURST
 from meshwright.testbed.rates import measure_rates
-from meshwright.units import format_bandwidth, format_bytes
+from meshwright.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
 
 name_option = click.option(
     "--name", default=beds.DEFAULT_NAME, show_default=True, help="Keeps several testbeds apart: letters and digits."
@@ -33,9 +34,19 @@ def testbed() -> None:
 @testbed.command()
 @system_option
 @name_option
-def up(system_spec: str, name: str) -> None:
-    """Build the network of SYSTEM, like node=4@20Mbit/s,gpu=4@200Mbit/s; one that is up already is kept or replaced."""
-    bed = beds.up(load_system(system_spec), name)
+@click.option(
+    "--burst",
+    default=f"{BURST // 1000}kB",
+    show_default=True,
+    help="What a device's link lets through at once after a pause. Less is truer for small payloads, and takes more "
+    "processor time.",
+)
+def up(system_spec: str, name: str, burst: str) -> None:
+    """Build the network of SYSTEM, like node=4@20Mbit/s+2ms,gpu=4@200Mbit/s: rates, and latency if there is to be some.
+
+    One that is up already is kept or replaced.
+    """
+    bed = beds.up(load_system(system_spec), name, parse_bytes(burst))
     say(f"testbed {name!r} is up: {bed.system.devices} devices, {sum(1 for _ in bed.network.ports())} links")
 
 
@@ -81,18 +92,29 @@ def status(name: str, as_json: bool) -> None:
 @json_option
 @click.option("--seconds", type=click.FloatRange(0.1, 60), default=2.0, show_default=True, help="How long to measure.")
 def check(name: str, as_json: bool, seconds: float) -> None:
-    """Measure what the links carry against what is configured. Exit code 1: one is off by more than 5%."""
+    """Measure what the links carry, and how long a byte takes, against what is configured.
+
+    Exit code 1: a rate is off by more than 5%, a byte arrived before its latency had passed, or packets were dropped.
+    """
     bed = beds.running(name)
     before = sum(counter.drops for counter in bed.counters())
     rates = measure_rates(bed, seconds)
     drops = sum(counter.drops for counter in bed.counters()) - before
     if as_json:
         rows = [
-            {"level": r.level, "senders": r.senders, "configured": r.configured, "achieved": r.achieved} for r in rates
+            {
+                "level": rate.level,
+                "senders": rate.senders,
+                "configured": rate.configured,
+                "achieved": rate.achieved,
+                "latency": rate.latency,
+                "trip": rate.trip,
+            }
+            for rate in rates
         ]
         print_json({"name": name, "rates": rows, "drops": drops})
     else:
-        table = new_table("link of a", "senders", "configured", "achieved", "error")
+        table = new_table("link of a", "senders", "configured", "achieved", "error", "latency", "a byte takes")
         for rate in rates:
             table.add_row(
                 rate.level,
@@ -100,10 +122,12 @@ def check(name: str, as_json: bool, seconds: float) -> None:
                 format_bandwidth(rate.configured),
                 format_bandwidth(rate.achieved),
                 f"{rate.error:+.1%}",
+                format_seconds(rate.latency),
+                format_seconds(rate.trip),
             )
         print_table(table)
         say(f"{drops} packets were dropped")
-    if drops or any(abs(rate.error) > TOLERANCE for rate in rates):
+    if drops or any(abs(rate.error) > TOLERANCE or rate.trip < rate.latency for rate in rates):
         sys.exit(1)
 
 

@@ -160,15 +160,23 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
         share, off = shares.get(name, (1.0, 0.0))
         shares[name] = share * excess, off
     found = dict(library.rules)
+    in_chunks = dict(library.in_chunks)
     for kind, value in efficiencies.items():
-        found[kind] = tuple(replace(rule, efficiency=max(0.001, min(1.0, value))) for rule in found[kind])
+        for rules in (found, in_chunks):
+            if kind in rules:
+                rules[kind] = tuple(replace(rule, efficiency=max(0.001, min(1.0, value))) for rule in rules[kind])
     for number, level in enumerate(levels):
         if level.link.bandwidth is not None and level.name in shares:
             link = replace(level.link, bandwidth=level.link.bandwidth * shares[level.name][0])
             levels[number] = replace(level, link=link)
     return Fit(
         replace(system, levels=tuple(levels)),
-        replace(library, name=f"{library.name}-calibrated", rules=tuple(found.items())),
+        replace(
+            library,
+            name=f"{library.name}-calibrated",
+            rules=tuple(found.items()),
+            in_chunks=tuple(in_chunks.items()),
+        ),
         {name: off for name, (_, off) in shares.items()},
         latencies,
         efficiency_error,
@@ -180,11 +188,16 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
 def message_rate(system: System, library: Library, seen: Sequence[Observation]) -> float:
     """How many messages per second all devices handle, where they share processors, from the smallest collectives.
 
-    A quarter of the collectives reached at least this rate: the others wait for more than processors.
+    A quarter of the collectives reached at least this rate: the others wait for more than processors. Levels that were
+    said to have latency tell nothing.
     """
-    together = [one for one in seen if one.collective is not None and not one.alone]
+    late = {level.name for level in system.levels if level.link.latency}
+    together = [one for one in seen if one.collective is not None and not one.alone and one.level not in late]
     if not together:
-        raise SpecError("no collective in all groups at once was measured, so nothing tells the rate of messages")
+        raise SpecError(
+            "no collective in all groups at once was measured in a level without latency, so nothing tells the rate of "
+            "messages; measure the same devices without latency"
+        )
     tiny = min(one.bytes for one in together)
     levels = tuple(replace(each, link=replace(each.link, latency=0.0, bandwidth=LARGE)) for each in system.levels)
     placement = by_level(replace(system, levels=levels, message_rate=1.0))
@@ -197,13 +210,16 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
     return float(np.percentile(rates, 75))
 
 
-def shared_processors(system: System, rate: float) -> System:
-    """The system with devices that share processors, which handle so many messages per second.
+def shared_processors(fitted: System, rate: float, nominal: System) -> System:
+    """The fitted system with devices that share processors, which handle so many messages per second.
 
-    A message takes its share of the processors' time at least; that is its latency.
+    A message takes its share of the processors' time; that is its latency, unless the network was said to have some.
     """
-    levels = tuple(replace(level, link=replace(level.link, latency=1 / rate)) for level in system.levels)
-    return replace(system, levels=levels, message_rate=rate)
+    levels = tuple(
+        level if said.link.latency else replace(level, link=replace(level.link, latency=1 / rate))
+        for level, said in zip(fitted.levels, nominal.levels, strict=True)
+    )
+    return replace(fitted, levels=levels, message_rate=rate)
 
 
 def _terms(system: System, library: Library, level: str, one: Observation) -> tuple[float, float]:

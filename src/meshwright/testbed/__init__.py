@@ -26,10 +26,12 @@ from meshwright.engine import TESTBED
 from meshwright.errors import EngineError, SpecError
 from meshwright.system import System
 from meshwright.systemfile import read_system_text, system_document
-from meshwright.testbed.network import INTERFACE, Network, Port
+from meshwright.testbed.network import BURST, INTERFACE, Network, Port
 
 STATE = Path("/run/meshwright")
 DEFAULT_NAME = "testbed"
+RELAY = "meshwright.testbed.relay"
+TUN = "/dev/net/tun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Testbed:
 
     def enter(self, device: int) -> None:
         """Move this process, which must have one thread only, into the namespace of a device."""
-        _enter(self.network.namespace(device))
+        enter(self.network.namespace(device))
 
     def command(self, device: int, command: Sequence[str]) -> list[str]:
         """The command that runs a command on a device, under a host name of its own that is its address."""
@@ -149,6 +151,11 @@ class Testbed:
             for qdisc in json.loads(_run(["tc", "-n", namespace, "-s", "-j", "qdisc", "show"])):
                 if qdisc.get("root"):
                     found[namespace, qdisc["dev"]] = qdisc["bytes"], qdisc["drops"]
+        if self.network.delayed:  # what the process that adds latency was too slow for
+            for interface in json.loads(_run(["ip", "-n", self.network.fabric, "-s", "-j", "link", "show"])):
+                if (end := (self.network.fabric, interface["ifname"])) in found:
+                    crossed, drops = found[end]
+                    found[end] = crossed, drops + interface["stats64"]["tx"]["dropped"]
         return [
             Counter(port, outwards, *found[end])
             for port in self.network.ports()
@@ -160,13 +167,15 @@ class Testbed:
         down(self.network.name)
 
 
-def up(system: System, name: str = DEFAULT_NAME) -> Testbed:
-    """Build a testbed; one that is up already for the same system is taken as it is, another is replaced."""
-    network = Network(name, system)
+def up(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Testbed:
+    """Build a testbed; one that is up already for the same system and burst is taken as it is, another is replaced."""
+    network = Network(name, system, burst)
     _check_rights()
-    if (running := find(name)) is not None:
-        if running.system == system and set(network.namespaces) <= _existing():
-            return running
+    if network.delayed and not Path(TUN).exists():
+        raise EngineError(f"latency needs {TUN}, which this machine does not have: load the kernel's module tun")
+    if (present := find(name)) is not None:
+        if present.network == network and set(network.namespaces) <= _existing() and _relayed(network):
+            return present
         down(name)
     taken = _existing().intersection(network.namespaces)
     if taken:
@@ -174,7 +183,7 @@ def up(system: System, name: str = DEFAULT_NAME) -> Testbed:
             f"there are namespaces that are not ours: {', '.join(sorted(taken)[:3])}; take another --name"
         )
     STATE.mkdir(exist_ok=True)
-    _state(name).write_text(json.dumps({"system": system_document(system)}))
+    _state(name).write_text(json.dumps({"system": system_document(system), "burst": burst}))
     try:
         _build(network)
     except BaseException:
@@ -187,18 +196,30 @@ def find(name: str = DEFAULT_NAME) -> Testbed | None:
     """The testbed with a name, if it is up."""
     try:
         document = json.loads(_state(name).read_text())
-        return Testbed(Network(name, read_system_text(json.dumps(document["system"]), f"testbed {name}")))
+        system = read_system_text(json.dumps(document["system"]), f"testbed {name}")
+        return Testbed(Network(name, system, document.get("burst", BURST)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(f"cannot read what is known about testbed {name!r}: {error!r}") from None
 
 
-def running(name: str = DEFAULT_NAME) -> Testbed:
-    """The testbed with a name; refuses where there is none."""
+def known(name: str) -> Testbed:
+    """The testbed with a name, whether it works or not; refuses where there is none."""
     bed = find(name)
     if bed is None:
         raise EngineError(f"testbed {name!r} is not up; start it with: meshwright testbed up --system …")
+    return bed
+
+
+def running(name: str = DEFAULT_NAME) -> Testbed:
+    """The testbed with a name; refuses where there is none, or one that has lost the process which adds latency."""
+    bed = known(name)
+    if not _relayed(bed.network):
+        raise EngineError(
+            f"testbed {name!r} has latency, and the process that adds it is gone: "
+            f"meshwright testbed down --name {name}, and up again"
+        )
     return bed
 
 
@@ -217,9 +238,9 @@ def down(name: str = DEFAULT_NAME) -> bool:
 
 
 @contextmanager
-def temporary(system: System, name: str = DEFAULT_NAME) -> Iterator[Testbed]:
+def temporary(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Iterator[Testbed]:
     """A testbed for the time of a with statement."""
-    bed = up(system, name)
+    bed = up(system, name, burst)
     try:
         yield bed
     finally:
@@ -228,7 +249,7 @@ def temporary(system: System, name: str = DEFAULT_NAME) -> Iterator[Testbed]:
 
 def missing_rights() -> str:
     """Why no testbed can be built here; empty if one can."""
-    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")):
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("bridge", "iproute2"), ("unshare", "util-linux")):
         if shutil.which(tool) is None:
             return f"a testbed needs the command {tool}: install {package}"
     if os.geteuid() != 0:
@@ -261,6 +282,8 @@ def _build(network: Network) -> None:
             ("ipv6/conf/default/disable_ipv6", "1"),
             ("ipv4/tcp_congestion_control", "reno"),
             ("ipv4/tcp_slow_start_after_idle", "0"),
+            ("ipv4/conf/all/rp_filter", "0"),  # what was held arrives at another interface than answers leave by
+            ("ipv4/conf/default/rp_filter", "0"),
         )
     )
     for namespace in network.namespaces:
@@ -270,6 +293,28 @@ def _build(network: Network) -> None:
         _batch(["ip", "-n", network.namespace(device), "-batch", "-"], network.device_commands(device))
     for namespace, lines in network.shape_commands().items():
         _batch(["tc", "-n", namespace, "-batch", "-"], lines)
+    _batch(["bridge", "-n", network.fabric, "-batch", "-"], network.bridge_commands())
+    if network.delayed:
+        # In a session of its own, with nothing of this process's: it lives until the testbed is taken down.
+        relay = ["setsid", "--fork", sys.executable, "-m", RELAY, network.name]
+        said = subprocess.run(relay, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+        if not _relayed(network):
+            raise EngineError(f"the process that adds latency has ended: {said.strip()[-300:]}")
+
+
+def _relayed(network: Network) -> bool:
+    """Whether the process that adds latency is there, if the network needs it."""
+    if not network.delayed:
+        return True
+    pids = _run(["ip", "netns", "pids", network.fabric]).split()
+    return any(RELAY.encode() in _command_line(pid) for pid in pids)
+
+
+def _command_line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def _run(command: Sequence[str]) -> str:
@@ -287,8 +332,8 @@ def _batch(command: Sequence[str], lines: Sequence[str]) -> None:
         raise EngineError(f"{' '.join(command)} failed: {done.stderr.strip()[:300]}")
 
 
-def _enter(namespace: str) -> None:
-    """Join a namespace; Python has a function for it from 3.12 on."""
+def enter(namespace: str) -> None:
+    """Move this process into a network namespace; Python has a function for it from 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
     handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -17,16 +17,25 @@ FIRST_ADDRESS = IPv4Address("198.18.0.1")  # of a range set aside for benchmarks
 PREFIX = 15
 MOST_DEVICES = 256
 INTERFACE = "eth0"
+INBOX = "in0"
+"""Where a device gets what was held for latency."""
 
 MTU = 9000
 FRAME = MTU + 100
 ASSURED = 8000  # bits per second
 
+MOST_LATENCY = 0.5
+"""Seconds; TCP takes for lost what was not answered for one."""
+
 QUEUE = 64 * 2**20
 """Bytes that may wait for a link: so many that nothing is dropped."""
 
-DEVICE_BURST = 70_000
-"""At least a whole segment of TCP (64 KiB), or the kernel cuts segments, which costs twice the processor time."""
+BURST = 70_000
+"""What a device's link lets through at once after a pause: a whole segment of TCP (64 KiB), as the kernel cuts segments
+for a smaller one, which costs twice the processor time."""
+
+TAP_QUEUE = 10_000
+"""Packets that may wait for the relay."""
 
 SPLIT_BURST = 18_000
 """On shared links segments are cut to this size: whole ones would make a slow link serve its flows in long turns."""
@@ -49,10 +58,11 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network for a system; `name` keeps several apart."""
+    """A network for a system; `name` keeps several apart. burst: bytes that a device's link lets through at once."""
 
     name: str
     system: System
+    burst: int = BURST
 
     def __post_init__(self) -> None:
         """Refuse what is not built here."""
@@ -60,8 +70,14 @@ class Network:
             raise SpecError(f"the name of a testbed has at most 20 letters and digits, unlike {self.name!r}")
         if self.system.devices > MOST_DEVICES:
             raise SpecError(f"the system has {self.system.devices:,} devices; a testbed can have {MOST_DEVICES}")
+        if not FRAME <= self.burst <= QUEUE:
+            raise SpecError(f"a burst of {self.burst:,} bytes; expected {FRAME:,} (a packet) to {QUEUE:,}")
         for level in self.system.levels:
             link = level.link
+            if link.latency > MOST_LATENCY:
+                raise SpecError(
+                    f"level {level.name!r} has {link.latency:g} s of latency; a testbed can have {MOST_LATENCY:g} s"
+                )
             if link.bandwidth is None:
                 raise SpecError(
                     f"level {level.name!r} has no bandwidth; add one, like {level.name}={level.count}@20Mbit/s"
@@ -89,6 +105,28 @@ class Network:
         """The address of a device."""
         return str(FIRST_ADDRESS + device)
 
+    def packed_address(self, device: int) -> bytes:
+        """The address of a device, as packets have it."""
+        return (FIRST_ADDRESS + device).packed
+
+    @property
+    def delayed(self) -> bool:
+        """Whether packets are held for latency."""
+        return any(level.link.latency for level in self.system.levels)
+
+    def latency(self, sender: int, receiver: int) -> float:
+        """How long a packet between two devices is held: the latency of the level at which they part."""
+        inside = self.system.devices
+        for level in self.system.levels:
+            inside //= level.count
+            if sender // inside != receiver // inside:
+                return level.link.latency
+        return 0.0
+
+    def outbox(self, device: int) -> str:
+        """The interface in the fabric through which packets for a device leave: to be held, if there is latency."""
+        return f"t{device}" if self.delayed else f"p{device}"
+
     def ports(self) -> Iterator[Port]:
         """Every link, outermost first."""
         counts = self.system.counts
@@ -100,7 +138,7 @@ class Network:
                 devices = range(instance * inside, (instance + 1) * inside)
                 if level == len(counts) - 1:
                     up = (self.namespace(instance), INTERFACE)
-                    down = (self.fabric, f"p{instance}")
+                    down = (self.fabric, self.outbox(instance))
                 else:
                     up = (self.fabric, f"u{level}-{instance}")
                     down = (self.fabric, f"d{level}-{instance}")
@@ -129,11 +167,21 @@ class Network:
                 lines.append(f"link set {near} master {self.bridge(port.level, port.instance)} up")
             else:
                 mac = _mac(port.instance)
+                if self.delayed:
+                    lines += [*_tap(far), f"link set {far} master {outer} up"]
+                    far = f"p{port.instance}"  # for what the device sends, and nothing else
                 lines.append(
                     f"link add {far} mtu {MTU} type veth peer name {near} mtu {MTU} address {mac} netns {there}"
                 )
             lines.append(f"link set {far} master {outer} up")
+            if there != self.fabric and self.delayed:
+                lines.append(f"link set {far} type bridge_slave learning off flood off mcast_flood off bcast_flood off")
         return lines
+
+    def bridge_commands(self) -> list[str]:
+        """What `bridge -batch` has to do: packets for a device leave through its outbox, where they are held."""
+        devices = range(self.system.devices) if self.delayed else ()
+        return [f"fdb replace {_mac(device)} dev {self.outbox(device)} master static" for device in devices]
 
     def device_commands(self, device: int) -> list[str]:
         """What `ip -batch` has to do in the namespace of a device: no name is ever asked for, as all are given."""
@@ -141,6 +189,7 @@ class Network:
             "link set lo up",
             f"addr add {self.address(device)}/{PREFIX} dev {INTERFACE}",
             f"link set {INTERFACE} up",
+            *([*_tap(INBOX), f"link set {INBOX} address {_mac(device)} up"] if self.delayed else []),
             *(
                 f"neigh add {self.address(other)} lladdr {_mac(other)} dev {INTERFACE} nud permanent"
                 for other in range(self.system.devices)
@@ -154,7 +203,8 @@ class Network:
         for port in self.ports():
             for (namespace, interface), field in ((port.up, "src"), (port.down, "dst")):
                 if port.level == len(self.system.counts) - 1:
-                    lines[namespace].append(_device_shaper(interface, port.rate))
+                    rate = f"tbf rate {_bits(port.rate)}bit burst {self.burst} limit {QUEUE}"
+                    lines[namespace].append(f"qdisc add dev {interface} root {rate}")
                 else:
                     lines[namespace] += self._shared_shaper(interface, port, field)
         return lines
@@ -182,8 +232,12 @@ class Network:
         return lines
 
 
-def _device_shaper(interface: str, rate: float) -> str:
-    return f"qdisc add dev {interface} root tbf rate {_bits(rate)}bit burst {DEVICE_BURST} limit {QUEUE}"
+def _tap(interface: str) -> list[str]:
+    """What `ip -batch` has to do to make a TAP interface, whose packets the relay gets with what is to be offloaded."""
+    return [
+        f"tuntap add dev {interface} mode tap vnet_hdr",
+        f"link set {interface} mtu {MTU} txqueuelen {TAP_QUEUE}",
+    ]
 
 
 def _bits(rate: float) -> int:

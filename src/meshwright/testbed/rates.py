@@ -1,27 +1,37 @@
-"""Measures what the links of a testbed really carry: plain TCP streams, one process per device."""
+"""Measures what the links of a testbed really carry, and how long a byte takes: plain TCP, a process per device."""
 
 import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from meshwright.errors import EngineError
 from meshwright.testbed import Testbed
 
 PORT = 15_201
+PINGS = 20
+ROUNDS = 10
+"""So many round trips until a stream has come up to speed."""
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What went through the port of one instance of a level, outwards, beside what is configured: bytes per second."""
+    """What went through the port of one instance of a level, outwards, beside what is configured: bytes per second.
+
+    latency: of a message between two instances, configured; trip: what a single byte took; in seconds.
+    """
 
     level: str
     senders: int
     configured: float
     achieved: float
+    latency: float
+    trip: float
 
     @property
     def error(self) -> float:
@@ -43,50 +53,67 @@ def measure_rates(bed: Testbed, seconds: float = 2.0) -> list[Rate]:
             prod(counts[level + 1 : k + 1]) * (bed.system.levels[k].link.bandwidth or 0.0)
             for k in range(level, len(counts))
         ]
-        rates.append(Rate(here.name, inside, min(limits), _streams(bed, pairs, seconds)))
+        carried, trip = _streams(bed, pairs, seconds), _trip(bed, *pairs[0])
+        rates.append(Rate(here.name, inside, min(limits), carried, here.link.latency, trip))
     return rates
 
 
 def _streams(bed: Testbed, pairs: list[tuple[int, int]], seconds: float) -> float:
     """The bytes per second that arrive when some devices send to others, without the start."""
     begin = time.monotonic() + 0.3
-    children: list[tuple[int, int]] = []
+    warm = seconds / 2 + ROUNDS * 2 * bed.network.latency(*pairs[0])
+    jobs: list[tuple[int, Callable[[], int]]] = []
     for sender, receiver in pairs:
-        for device, work in ((receiver, _receive), (sender, _send)):
-            read, write = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    os.close(read)
-                    bed.enter(device)
-                    arrived = work(bed.network.address(receiver), begin, seconds)
-                    os.write(write, struct.pack("q", arrived))
-                    status = 0
-                finally:
-                    os._exit(status)
-            os.close(write)
-            children.append((pid, read))
-    total = 0
-    faults = 0
+        address = bed.network.address(receiver)
+        jobs += [
+            (receiver, partial(_receive, address, begin + warm, seconds)),
+            (sender, partial(_send, address, begin, warm + seconds)),
+        ]
+    return sum(_at_devices(bed, jobs)) / seconds
+
+
+def _trip(bed: Testbed, sender: int, receiver: int) -> float:
+    """The seconds that a byte takes: half of the shortest way there and back."""
+    address = bed.network.address(receiver)
+    _, shortest = _at_devices(bed, [(receiver, partial(_echo, address)), (sender, partial(_ping, address))])
+    return shortest / 2e9
+
+
+def _at_devices(bed: Testbed, jobs: list[tuple[int, Callable[[], int]]]) -> list[int]:
+    """Do a job in a process of its own at each of some devices, all at once; their results."""
+    children: list[tuple[int, int]] = []
+    for device, work in jobs:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.close(read)
+                bed.enter(device)
+                os.write(write, struct.pack("q", work()))
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(write)
+        children.append((pid, read))
+    results: list[int] = []
     for pid, read in children:
         answer = os.read(read, 8)
         os.close(read)
-        _, status = os.waitpid(pid, 0)
-        faults += status != 0
-        total += struct.unpack("q", answer)[0] if len(answer) == 8 else 0
-    if faults:
-        raise EngineError(f"{faults} of {len(children)} test streams failed")
-    return total / seconds
+        os.waitpid(pid, 0)
+        if len(answer) == 8:
+            results += struct.unpack("q", answer)
+    if len(results) < len(jobs):
+        raise EngineError(f"{len(jobs) - len(results)} of {len(jobs)} ends of test streams failed")
+    return results
 
 
-def _receive(address: str, begin: float, seconds: float) -> int:
+def _receive(address: str, start: float, seconds: float) -> int:
     """Count what arrives in the time after the streams have come up to speed."""
     with socket.create_server((address, PORT)) as server:
         server.settimeout(10)
         connection, _ = server.accept()
         connection.settimeout(10)
-        start = begin + seconds / 2
         count = 0
         while True:
             got = len(connection.recv(BLOCK))
@@ -101,10 +128,40 @@ def _send(address: str, begin: float, seconds: float) -> int:
     time.sleep(max(0.0, begin - time.monotonic()))
     data = bytes(BLOCK)
     with socket.create_connection((address, PORT), timeout=10) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         try:
-            while time.monotonic() < begin + 1.5 * seconds + 0.5:
+            while time.monotonic() < begin + seconds + 0.5:
                 connection.send(data)
         except (BrokenPipeError, ConnectionResetError):
             pass
     return 0
+
+
+def _echo(address: str) -> int:
+    with socket.create_server((address, PORT)) as server:
+        server.settimeout(10)
+        connection, _ = server.accept()
+        connection.settimeout(10)
+        while data := connection.recv(1):
+            connection.send(data)
+    return 0
+
+
+def _ping(address: str) -> int:
+    """The shortest time in nanoseconds from sending a byte to having it back."""
+    deadline = time.monotonic() + 5
+    while True:  # the other end may not listen yet
+        try:
+            connection = socket.create_connection((address, PORT), timeout=10)
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    times = []
+    with connection:
+        for _ in range(PINGS):
+            begin = time.monotonic_ns()
+            connection.send(b".")
+            connection.recv(1)
+            times.append(time.monotonic_ns() - begin)
+    return min(times)

@@ -17,12 +17,16 @@ from meshwright.torch.collectives import OPERATIONS, REDUCED
 from meshwright.torch.executor import Executor
 from meshwright.torch.groups import backends, check_initialized, make_groups
 from meshwright.torch.lane import Lane, Work
-from meshwright.torch.store import agree, announce
+from meshwright.torch.store import agree, announce, leave
 
 Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
 """sum, avg, max or min; PyTorch's names for them do too."""
 
 _numbers = count()  # of the reducers in this process; every process makes the same ones
+
+
+FAREWELL = 10.0
+"""Seconds that rank 0 waits for the others when all is well."""
 
 
 class Reducer:
@@ -53,6 +57,7 @@ class Reducer:
         )  # a wrong `check` is refused before anyone is waited for
         agree(range(world), self.rank, timeout, f"{key}/start", None, said, partial(judge_start, plan))
         self._checks = checks
+        self._leave = partial(leave, world, self.rank, key)
         self._groups = make_groups(plan_groups(plan), timeout)
         self._executor = Executor(self._groups, self._room)
         self._choose = Chooser(plan)
@@ -142,17 +147,27 @@ class Reducer:
         return self._call(Goal.ALL_GATHER, part, out, "sum", over, async_op)
 
     def close(self) -> None:
-        """Finish what is under way, compare the last calls, give the groups back; every process calls it."""
+        """Finish what is under way, compare the last calls, give the groups back; every process calls it.
+
+        Rank 0 waits for the others for some seconds, as its process may be the one through which they agree.
+        """
         if self._closed:
             return
         self._closed = True
         healthy = self._lane.close()
         self._executor.close()
         if healthy and dist.is_initialized():
-            for check in dict.fromkeys(self._checks):
-                check.finish()
+            patience = FAREWELL / 10  # enough for others to hear of what is wrong
+            try:
+                for check in dict.fromkeys(self._checks):
+                    check.finish()
+                patience = FAREWELL
+            finally:
+                self._leave(patience)
             for group in self._groups.values():
                 dist.destroy_process_group(group)
+        elif dist.is_initialized():
+            self._leave(0.0)
         self._groups.clear()
         self._scratch.clear()
 

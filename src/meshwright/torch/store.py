@@ -61,6 +61,20 @@ def announce(ranks: Sequence[int], rank: int, key: str, value: Any) -> None:
         return  # nobody is there to hear it
 
 
+def leave(world: int, rank: int, key: str, patience: float) -> None:
+    """Need the store no more. Rank 0, whose process may be the one that has it, goes when all others have said so."""
+    store = c10d._get_default_store()
+    others = [f"{key}/left/{other}" for other in range(1, world)]
+    try:
+        if rank:
+            store.set(f"{key}/left/{rank}", "!")
+        elif others and _arrives(store, others, patience):
+            for name in others:
+                store.delete_key(name)
+    except RuntimeError:
+        return  # it is gone already
+
+
 def _collect(store: Any, key: str, ranks: Sequence[int], judge: Callable[[dict[int, Any]], str], timeout: float) -> str:
     keys = [f"{key}/{rank}" for rank in ranks]
     if not _arrives(store, keys, timeout):

@@ -18,7 +18,7 @@ from meshwright.torch.collectives import all_gather, reduce_scatter
 from meshwright.trials import Array, Payload, program_call
 
 HEADWAY = 0.02
-"""Seconds until a common start: enough for all ranks to hear of it."""
+"""Seconds until a common start, beyond what it took all ranks to agree on the last one."""
 
 
 class TorchEngine:
@@ -49,6 +49,7 @@ class TorchEngine:
         self._one_clock = TESTBED in os.environ
         if self._one_clock:
             torch.set_num_threads(1)  # PyTorch may have been loaded before the environment said so
+        self._agreeing = 0.0
         self._reducer: Reducer | None = None
         self._whole: dict[tuple[int, ...], Any] = {}
 
@@ -91,7 +92,7 @@ class TorchEngine:
         if not alone or 0 in self._payload.group(self.ranks[0]):
             self._left = self._default() if default else self._program(self._buffer)
             self._synchronize()
-        return _largest(time.monotonic() - started)
+        return _largest(time.monotonic() - started)[0]
 
     def send(self, pairs: Sequence[tuple[int, int]]) -> float:
         """Send the buffer from some ranks to others, all at once."""
@@ -104,15 +105,17 @@ class TorchEngine:
                 dist.recv(self._buffer, sender)
                 dist.send(self._answer, sender)
         self._synchronize()
-        return _largest(time.monotonic() - started)
+        return _largest(time.monotonic() - started)[0]
 
     def _start(self) -> float:
         """Wait for all ranks; where they share a clock, all start at the same moment."""
         self._synchronize()
-        dist.barrier()
         if not self._one_clock:
+            dist.barrier()
             return time.monotonic()
-        started = _largest(time.monotonic()) + HEADWAY
+        latest, agreeing = _largest(time.monotonic(), self._agreeing)
+        self._agreeing = time.monotonic() - latest
+        started = latest + agreeing + HEADWAY
         while (left := started - time.monotonic()) > 0:
             time.sleep(left)
         return started
@@ -162,11 +165,16 @@ class TorchEngine:
         dist.destroy_process_group()
 
 
-def _largest(value: float) -> float:
-    """The largest of all ranks' values."""
-    largest = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return largest.item()
+def _largest(*values: float) -> list[float]:
+    """The largest of all ranks' values, one by one; by few messages one after the other, as there may be latency."""
+    largest = torch.tensor(values, dtype=torch.float64)
+    first = dist.get_rank() == 0
+    every = [torch.empty_like(largest) for _ in range(dist.get_world_size())] if first else None
+    dist.gather(largest, every, dst=0)
+    if every is not None:
+        largest = torch.stack(every).amax(0)
+    dist.broadcast(largest, src=0)
+    return list(largest.tolist())
 
 
 def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:

@@ -1,0 +1,212 @@
+"""Plan files: JSON, versioned. Reading one checks every part of it, and that the times are those of its programs."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import isclose
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from meshwright.cost import CostModel
+from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
+from meshwright.hierarchy import reduction_hierarchy
+from meshwright.layout import layout_of
+from meshwright.placement import Placement
+from meshwright.plan import (
+    TIMES,
+    Plan,
+    PlannedReduction,
+    PlannedTransfer,
+    Reduction,
+    Transfer,
+    planned_reduction,
+    planned_transfer,
+    times_of,
+)
+from meshwright.profiles import Library, library_document, read_library_text
+from meshwright.program import (
+    Pipelined,
+    parse_pipelined,
+)
+from meshwright.semantics import check_program
+from meshwright.spec import unknown
+from meshwright.systemfile import read_system_text, system_document
+
+FORMAT, VERSION = "meshwright-plan", 2
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a plan to a file, all or nothing."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "system": system_document(plan.placement.system),
+        "library": library_document(plan.library),
+        **plan.document(),
+    }
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():  # a device or a pipe is written to, never replaced
+            target.write_text(text, encoding="utf-8")
+            return
+        with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".plan-", delete=False) as new:
+            unfinished = Path(new.name)
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.chmod(0o666 & ~_umask())
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(f"cannot write the plan file {str(path)!r}: {error}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a file; every part is checked, and every program is valid for its goal."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except FileNotFoundError:
+        raise SpecError(f"there is no plan file {str(path)!r}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(
+            f"{path} line {error.lineno}: not a whole JSON document ({error.msg}); was the file cut off or edited?"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecError(f"cannot read the plan file {str(path)!r}: {error}") from None
+    return _Reader(str(path)).plan(document)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys appear once each."""
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"the key {key!r} appears {keys.count(key)} times in one object")
+    return dict(pairs)
+
+
+class _Reader:
+    """Turns the document of a plan file into a plan; every complaint names the place in the file."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def fail(self, place: str, message: str) -> SpecError:
+        return SpecError(f"{self.source}: {place}: {message}" if place else f"{self.source}: {message}")
+
+    def take(self, document: Any, place: str, keys: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+        """An object with exactly these keys, of these types."""
+        if not isinstance(document, dict):
+            raise self.fail(place, f"expected an object with {', '.join(keys)}, not {document!r:.40}")
+        for key in document:
+            if key not in keys:
+                raise self.fail(place, unknown("key", key, keys))
+        for key, kinds in keys.items():
+            if key not in document:
+                raise self.fail(place, f"{key!r} is missing")
+            value = document[key]
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise self.fail(f"{place}.{key}".lstrip("."), f"{value!r:.40} is not what is expected here")
+        return document
+
+    def convert(self, place: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except InvalidProgramError as error:
+            raise self.fail(place, f"the program is not valid: {error}") from None
+        except MeshwrightError as error:
+            raise self.fail(place, str(error)) from None
+
+    def plan(self, document: Any) -> Plan:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise self.fail("", f"this is not a plan file: 'format' is not {FORMAT!r}")
+        version = document.get("version")
+        if version not in (1, VERSION) or isinstance(version, bool):
+            raise self.fail(
+                "",
+                f"this is a plan file of version {version!r}; this Meshwright reads versions 1 to {VERSION}: "
+                "make the plan again",
+            )
+        if version == 1:  # had reductions only, without names, and hid nothing
+            document = {"transfers": [], **document}
+        keys: dict[str, type | tuple[type, ...]] = {"format": str, "version": int, "system": dict, "library": dict}
+        keys |= {"placement": dict, "reductions": list, "transfers": list}
+        keys |= {**dict.fromkeys(("speedup", *TIMES), (int, float))}
+        self.take(document, "", keys)
+        system = read_system_text(json.dumps(document["system"]), f"{self.source}: system")
+        library = read_library_text(json.dumps(document["library"]), f"{self.source}: library")
+        at = self.take(document["placement"], "placement", {"axes": list, "matrix": list})
+        if not all(isinstance(axis, str) for axis in at["axes"]):
+            raise self.fail("placement.axes", "expected names")
+        if not all(isinstance(row, list) for row in at["matrix"]):
+            raise self.fail("placement.matrix", "expected a list of rows, one per axis")
+        placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
+        if not document["reductions"] and not document["transfers"]:
+            raise self.fail("reductions", "there are none")
+        old = {"name": "", "hidden": 0.0} if version == 1 else {}
+        entries = [{**old, **entry} if isinstance(entry, dict) else entry for entry in document["reductions"]]
+        reductions = tuple(
+            self.reduction(entry, f"reductions[{k}]", placement, library) for k, entry in enumerate(entries)
+        )
+        transfers = tuple(
+            self.transfer(entry, f"transfers[{k}]", placement, library) for k, entry in enumerate(document["transfers"])
+        )
+        plan = Plan(placement, library, reductions, transfers)
+        for name, value in {**times_of(plan), "speedup": plan.speedup}.items():
+            if not _near(document[name], value):
+                raise self.fail(name, f"it is {document[name]!r}, but the communications add up to {value!r}")
+        return plan
+
+    def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
+        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
+        keys |= {"name": str, "hidden": (int, float), "program": str, **dict.fromkeys(TIMES, (int, float))}
+        self.take(entry, place, keys)
+        given = {key: entry[key] for key in ("axes", "bytes", "count", "goal", "name", "hidden")}
+        reduction = self.convert(place, lambda: Reduction(**given))
+        hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
+        program: Pipelined = self.convert(f"{place}.program", lambda: parse_pipelined(entry["program"], hierarchy))
+        for each, _ in program.shares:
+            self.convert(f"{place}.program", partial(check_program, each, hierarchy, reduction.goal))
+        model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
+        planned: PlannedReduction = self.convert(place, lambda: planned_reduction(model, reduction, program))
+        self.check_times(entry, place, times_of(planned))
+        return replace(
+            planned,
+            seconds=entry["seconds"],
+            default_seconds=entry["default_seconds"],
+            bound_seconds=entry["bound_seconds"],
+        )
+
+    def transfer(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedTransfer:
+        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "kind": str, "count": int, "name": str}
+        times = ("seconds", "bound_seconds")
+        self.take(entry, place, keys | dict.fromkeys(("hidden", *times), (int, float)))
+        given = {key: entry[key] for key in ("axes", "bytes", "kind", "count", "name", "hidden")}
+        transfer = self.convert(place, lambda: Transfer(**given))
+        layout = self.convert(f"{place}.axes", lambda: layout_of(placement, transfer.axes))
+        planned = planned_transfer(self.convert(place, lambda: CostModel(layout, library, transfer.bytes)), transfer)
+        self.check_times(entry, place, {name: getattr(planned, name) for name in times})
+        return PlannedTransfer(transfer, entry["seconds"], entry["bound_seconds"])
+
+    def check_times(self, entry: dict[str, Any], place: str, times: dict[str, float]) -> None:
+        for name, value in times.items():
+            if not _near(entry[name], value):
+                raise self.fail(
+                    f"{place}.{name}",
+                    f"it is {entry[name]!r:.40}, but this program on this system with this library takes {value!r}: "
+                    "the file was edited, or written by another version",
+                )
+
+
+def _near(given: float, value: float) -> bool:
+    return abs(given) < 1e300 and isclose(given, value, rel_tol=1e-9)

@@ -1,0 +1,84 @@
+"""Latency on a testbed: a process that holds every packet for as long as its level's latency before a device gets it.
+
+    python -m meshwright.testbed.relay NAME     # `up` starts it, where a level has latency
+
+What is sent to a device leaves the switches through a TAP interface, which hands it to this process; a second one in
+the device's namespace takes it from there. How long it is held depends on the level at which sender and receiver part.
+The kernel's `netem` does the like, but many kernels are built without it; TAP they have.
+"""
+
+import fcntl
+import heapq
+import os
+import select
+import struct
+import sys
+import time
+from contextlib import suppress
+
+from meshwright.testbed import TUN, enter, known
+from meshwright.testbed.network import INBOX, Network
+
+ATTACH = 0x400454CA  # TUNSETIFF
+TAP = 0x0002 | 0x1000 | 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
+OFFLOAD = 0x400454D0  # TUNSETOFFLOAD
+WHOLE_SEGMENTS = 0x01 | 0x02  # TUN_F_CSUM, TUN_F_TSO4: the kernel need not cut them for us
+
+SOURCE = slice(10 + 14 + 12, 10 + 14 + 16)
+"""Where a packet has the address of its sender: behind 10 bytes about offloading and the Ethernet header."""
+
+LARGEST = 1 << 17
+PRIORITY = 10
+"""In real time, or ranks that compute would add to the latency."""
+
+
+def relay(network: Network) -> None:
+    """Pass packets on until the network is removed."""
+    devices = range(network.system.devices)
+    arriving = {_attach(network.fabric, network.outbox(device)): device for device in devices}
+    inboxes = [_attach(network.namespace(device), INBOX) for device in devices]
+    latencies = {
+        network.packed_address(sender): [network.latency(sender, device) for device in devices] for sender in devices
+    }
+    enter(network.fabric)  # where `down` finds this process
+    os.chdir("/")
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+    _say_ready()
+    held: list[tuple[float, int, int, bytes]] = []  # until when, a number, for whom, what
+    number = 0
+    while True:
+        patience = max(0.0, held[0][0] - time.monotonic()) if held else None
+        for handle in select.select(list(arriving), [], [], patience)[0]:
+            device = arriving[handle]
+            now = time.monotonic()
+            with suppress(BlockingIOError):
+                while True:
+                    packet = os.read(handle, LARGEST)
+                    wait = latencies[packet[SOURCE]][device] if packet[SOURCE] in latencies else 0.0
+                    heapq.heappush(held, (now + wait, number, device, packet))
+                    number += 1
+        while held and held[0][0] <= time.monotonic():
+            _, _, device, packet = heapq.heappop(held)
+            with suppress(OSError):  # as a network would, it loses what the device cannot take
+                os.write(inboxes[device], packet)
+
+
+def _attach(namespace: str, interface: str) -> int:
+    """The handle through which the packets of a TAP interface are read and written, none of them cut."""
+    enter(namespace)
+    handle = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    fcntl.ioctl(handle, ATTACH, struct.pack("16sH22x", interface.encode(), TAP))
+    fcntl.ioctl(handle, OFFLOAD, WHOLE_SEGMENTS)
+    return handle
+
+
+def _say_ready() -> None:
+    """Whoever started this reads until the end of its output: that is now."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+
+
+if __name__ == "__main__":
+    relay(known(sys.argv[1]).network)
