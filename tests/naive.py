@@ -18,8 +18,10 @@ Edge = tuple[int, int, Fraction]  # from the member, to the member, bytes in uni
 class Naive:
     """The time of a program's steps with one algorithm for each collective."""
 
-    def __init__(self, placement: Placement, axes: list[str], payload: int, rotates: bool) -> None:
-        self.placement, self.system, self.rotates = placement, placement.system, rotates
+    def __init__(
+        self, placement: Placement, axes: list[str], payload: int, rotates: bool, handshake: bool = False
+    ) -> None:
+        self.placement, self.system, self.rotates, self.handshake = placement, placement.system, rotates, handshake
         self.hierarchy = reduction_hierarchy(placement, axes)
         self.reduction_groups = placement.groups(axes)
         self.payload = payload
@@ -41,13 +43,32 @@ class Naive:
                     if len(phases) == k:
                         phases.append(defaultdict(Fraction))
                         latencies.append(0.0)
-                    latencies[k] = max(latencies[k], messages)
+                    latencies[k] = max(latencies[k], messages * (2 if self.handshake else 1))
                     for edges in variants:
                         for a, b, amount in edges:
                             phases[k][members[a], members[b]] += amount * held / len(variants)
         if algorithm == "switch":
             return self.in_switch(switched)
-        return sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
+        turns = self.turns(algorithm, step.collective, members)
+        if self.handshake and turns:
+            ring, latency = self.time(phases[0]), latencies[0]
+            # Two halves of a message: one on its way while the other waits, but for the first handshake.
+            start = max(ring + latency / turns, ring / 2 + latency)
+            phases, latencies = phases[1:], latencies[1:]
+        else:
+            start = 0.0
+        return start + sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
+
+    def turns(self, algorithm: str, collective: Collective, members: list[int]) -> int:
+        """How often everyone sends in a ring that is closed, if there is one; it comes first."""
+        size = len(members)
+        if algorithm == "ring-gather":
+            return size - 1
+        if algorithm == "halving" and any(fan & (fan - 1) for fan in self.fans(members)):
+            algorithm = "ring"
+        if algorithm not in ("ring", "two-way-ring") or collective in (Collective.REDUCE, Collective.BROADCAST):
+            return 0
+        return (size - 1) * (2 if collective is Collective.ALL_REDUCE else 1)
 
     def transfer(self, to_everyone: bool) -> float:
         """Everyone sends a part to everyone of its group, or all it holds to the next."""
@@ -94,6 +115,9 @@ class Naive:
                 return [([[(k, k + 1, amount) for k in range(size - 1)]], rounds * path)]
             if collective is Collective.REDUCE:
                 return [([[(k + 1, k, amount) for k in range(size - 1)]], rounds * path)]
+            if self.handshake:  # nobody's next message is ahead of anybody's last
+                around = zip(members, [*members[1:], members[0]], strict=True)
+                cycle = (size - 1) * max(self.latency(a, b) for a, b in around)
             orders = self.turned(members) if self.rotates else [list(range(size))]
             if algorithm == "two-way-ring":
                 orders += [order[::-1] for order in orders]
@@ -241,7 +265,7 @@ class Naive:
             if limit is not None:
                 seconds = max(seconds, float(load) / limit)
         spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in groups[0][0]}) > 1]
-        return seconds + 2 * sum(self.system.levels[k].link.latency for k in spanned)
+        return seconds + (4 if self.handshake else 2) * sum(self.system.levels[k].link.latency for k in spanned)
 
     def carrying(self, meet: int) -> list[int]:
         """The levels whose links carry traffic between devices that part at a level."""

@@ -46,10 +46,10 @@ def cases(draw: st.DrawFn, max_devices: int) -> tuple[Placement, list[str]]:
     return placement, [axis for axis in axes if axis == first or axis in others]
 
 
-def only(choices: dict[Collective, str], rotates: bool) -> Library:
+def only(choices: dict[Collective, str], rotates: bool, handshake: bool = False) -> Library:
     """A library with one algorithm for each collective."""
     rules = tuple((c, (Rule((choices[c],), otherwise=("ring",)),)) for c in Collective)
-    return Library("drawn", rotates, rules)
+    return Library("drawn", rotates, rules, handshake=handshake)
 
 
 def pick_program(data: st.DataObject, levels: int, goal: Goal, max_steps: int) -> Program:
@@ -69,8 +69,9 @@ def test_the_closed_form_equals_the_naive_router(
     program = pick_program(data, len(layout.levels), goal, 4)
     payload = data.draw(st.sampled_from([2**20, 10**6, 7]))
     choices = {c: data.draw(st.sampled_from(sorted(ALGORITHMS)), label=str(c)) for c in Collective}
-    model = CostModel(layout, only(choices, rotates), payload)
-    naive = Naive(placement, axes, payload, rotates)
+    handshake = data.draw(st.booleans())
+    model = CostModel(layout, only(choices, rotates, handshake), payload)
+    naive = Naive(placement, axes, payload, rotates, handshake)
 
     state = start_state(goal, naive.hierarchy.size)
     for step, cost in zip(program.steps, model.steps(program, goal), strict=True):

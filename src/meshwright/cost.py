@@ -42,21 +42,32 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class PhaseCost:
-    """The loads of one phase by level, outermost first, its latency, and what the processors take for all messages."""
+    """The loads of one phase by level, outermost first, its latency, and what the processors take for all messages.
+
+    turns: of a ring whose messages wait for handshakes; 0 otherwise.
+    """
 
     loads: tuple[Load, ...]
     latency: float
     processing: float = 0.0
+    turns: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The most loaded link or the processors, whichever take longer, plus the latency."""
-        return max(self.processing, *(load.seconds for load in self.loads)) + self.latency
+        """The most loaded link or the processors, whichever take longer, and the latency."""
+        return _together(max(self.processing, *(load.seconds for load in self.loads)), self.latency, self.turns)
 
     @property
     def bottleneck(self) -> Load:
         """The most loaded link."""
         return max(self.loads, key=lambda load: load.seconds)
+
+
+def _together(work: float, latency: float, turns: float) -> float:
+    """Work and latency add up; but in the turns of a ring with handshakes, one half of a message is on its way while
+    the other waits for its handshake.
+    """
+    return max(work + latency / turns, work / 2 + latency) if turns else work + latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +224,15 @@ class CostModel:
                     amount, limit, seconds = device, "device", device / link.per_device / efficiency
             sharing = at_instance[k] if limit == "bus" else at_port[k]
             loads.append(Load(level.name, sharing / held, amount, seconds, limit))
+        turns = 0.0
+        if self.library.handshake:
+            if phase.round:  # in every turn, all wait for the slowest
+                turns = sum(phase.messages)
+                slowest = max(self._from(outermost)[k].link.latency for k, many in enumerate(phase.messages) if many)
+                latency = turns * slowest
+            latency *= 2
         rate = self.layout.system.message_rate
-        return PhaseCost(tuple(loads), latency, 0.0 if rate is None else work / rate)
+        return PhaseCost(tuple(loads), latency, 0.0 if rate is None else work / rate, turns)
 
     def _load(
         self, phase: Phase, k: int, level: int, link: Link, at_port: float, at_instance: float
@@ -232,7 +250,7 @@ class AnyPayload:
     def __init__(self, layout: Layout, library: Library) -> None:
         """Nothing is known yet."""
         self.unit, self.library = CostModel(layout, library, 1), library
-        self._known: dict[tuple[Step, tuple[int, ...], Rule], list[list[tuple[float, float, float]]]] = {}
+        self._known: dict[tuple[Step, tuple[int, ...], Rule], list[list[tuple[float, float, float, float]]]] = {}
 
     def seconds(self, step: Step, sets: tuple[int, ...], payload: int) -> float:
         """The time of a step with so many bytes; `sets` is what `step_kind` gives."""
@@ -242,13 +260,16 @@ class AnyPayload:
         if key not in self._known:
             self._known[key] = [
                 [
-                    (max(load.seconds for load in phase.loads), phase.processing, phase.latency)
+                    (max(load.seconds for load in phase.loads), phase.processing, phase.latency, phase.turns)
                     for phase in option.phases
                 ]
                 for option in self.unit.options(step, sets, rule)
             ]
         options = self._known[key]
-        return min(sum([max(load * payload, work) + latency for load, work, latency in phases]) for phases in options)
+        return min(
+            sum([_together(max(load * payload, work), latency, turns) for load, work, latency, turns in phases])
+            for phases in options
+        )
 
 
 def step_kind(levels: int, state: State, step: Step) -> tuple[Step, tuple[int, ...]]:

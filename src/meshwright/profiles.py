@@ -2,6 +2,7 @@
 
     name: gloo
     rotates: false
+    handshake: true
     collectives:
       AllReduce: [{algorithms: [ring]}]
       Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
@@ -53,6 +54,8 @@ class Library:
     """A collective library as the cost model sees it: rules per collective, the one without a limit last.
 
     rotates: rings and trees are laid so that all devices of an instance take turns in leaving it.
+    handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
+    no message of a ring is ahead of the others.
     in_chunks: the rules of collectives that are done otherwise where chunks flow through the steps of a program.
     """
 
@@ -60,6 +63,7 @@ class Library:
     rotates: bool
     rules: Rules
     in_chunks: Rules = ()
+    handshake: bool = False
 
     def rule(self, collective: Collective, held: float) -> Rule:
         """The rule for a collective when a device holds that many bytes."""
@@ -103,17 +107,20 @@ def read_library_text(text: str, source: str) -> Library:
     readers: dict[str, Reader] = {
         "name": word,
         "rotates": boolean,
+        "handshake": boolean,
         "collectives": _collectives,
         "in_chunks": _some_collectives,
     }
     values = mapping(root, source, "a library", readers, ["collectives"])
     name = values.get("name", Path(source).stem)
-    return Library(name, values.get("rotates", False), values["collectives"], values.get("in_chunks", ()))
+    rotates, handshake = values.get("rotates", False), values.get("handshake", False)
+    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake)
 
 
 def library_document(library: Library) -> dict[str, Any]:
     """What a library file holds, as plain data; `read_library_text` reads it back exactly, also from JSON."""
     document = {"name": library.name, "rotates": library.rotates, "collectives": _documents(library.rules)}
+    document |= {"handshake": True} if library.handshake else {}
     return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
 
 

@@ -33,6 +33,7 @@ class Phase:
     pairs: for a level, who sends how much to whom among the children of one instance, as (child, child, amount).
     messages: how many follow each other.
     sent: how many there are, of all members together.
+    round: whether they go round a ring, where in every turn each member sends one.
     """
 
     port: tuple[float, ...]
@@ -44,6 +45,7 @@ class Phase:
     pairs: Callable[[int], Pairs]
     messages: tuple[float, ...]
     sent: float
+    round: bool = False
 
 
 @cache
@@ -117,6 +119,7 @@ def _ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase, .
             pairs=pairs,
             messages=tuple(rounds * hops for hops in (_cycle(shape) if closed else _hops(shape))),
             sent=rounds * (size - 1) * size if closed else size - 1.0,
+            round=closed,
         ),
     )
 

@@ -124,9 +124,11 @@ def test_the_rate_of_messages_is_found_from_the_smallest_collectives() -> None:
 def test_latency_on_shared_processors_is_that_of_the_network_where_it_has_some() -> None:
     nominal = parse_system("node=4@10MB/s+2ms,gpu=4@100MB/s")
     fitted = parse_system("node=4@9MB/s+4ms,gpu=4@80MB/s+1ms")
-    found = shared_processors(fitted, 5000, nominal)
+    found = shared_processors(fitted, 5000, nominal, load_library("ring"))
     assert found.message_rate == 5000
     assert [level.link.latency for level in found.levels] == [4e-3, 1 / 5000]
+    halves = shared_processors(fitted, 5000, nominal, load_library("gloo"))
+    assert [level.link.latency for level in halves.levels] == [4e-3, 0.5 / 5000]
     assert [level.link.bandwidth for level in found.levels] == [9e6, 80e6]
 
 

@@ -80,7 +80,7 @@ def calibrate(
         raise SpecError("say what to calibrate from: --measurements FILE to measure, or --log LEVEL=FILE")
     found = fit(system, profile, seen)
     if shared_processors:
-        found = replace(found, system=with_shared(found.system, message_rate(system, profile, seen), system))
+        found = replace(found, system=with_shared(found.system, message_rate(system, profile, seen), system, profile))
     _write(found, out, library_out)
     _show(found, as_json)
 

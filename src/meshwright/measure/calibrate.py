@@ -25,6 +25,9 @@ from meshwright.profiles import Library
 from meshwright.program import Collective, Goal
 from meshwright.system import System
 
+ROUNDS = 6
+"""Of fitting, where what is fitted decides which terms count."""
+
 GUESSED = 0.03
 """How far off, as a share, the efficiencies that are given may well be."""
 
@@ -125,15 +128,17 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
             shares[level.name] = _send_share(system, number, sends)
         if not kinds:
             continue
-        rows, weights = [], []
-        for one in together:
-            if one.collective is None:
-                continue
-            wide, deep = _terms(system, plain, level.name, one)
-            row = [wide if one.collective is kind else 0.0 for kind in kinds]
-            rows.append([value / one.seconds for value in (*row, deep)])
-            weights.append(1.0)
-        solution, error, left = _least_squares(np.array(rows), np.array(weights))
+        solution: list[float] = []
+        for _ in range(ROUNDS if library.handshake else 1):
+            rows = []
+            for one in together:
+                if one.collective is None:
+                    continue
+                near = (solution[kinds.index(one.collective)], solution[-1]) if solution else None
+                wide, deep = _terms(system, plain, level.name, one, near)
+                row = [wide if one.collective is kind else 0.0 for kind in kinds]
+                rows.append([value / one.seconds for value in (*row, deep)])
+            solution, error, left = _least_squares(np.array(rows), np.ones(len(rows)))
         residuals += left
         for kind, value, off in zip(kinds, solution[:-1], error[:-1], strict=True):
             reached[level.name, kind] = 1 / max(float(value), 1e-9), float(off) / max(float(value), 1e-9)
@@ -210,33 +215,45 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
     return float(np.percentile(rates, 75))
 
 
-def shared_processors(fitted: System, rate: float, nominal: System) -> System:
+def shared_processors(fitted: System, rate: float, nominal: System, library: Library) -> System:
     """The fitted system with devices that share processors, which handle so many messages per second.
 
     A message takes its share of the processors' time; that is its latency, unless the network was said to have some.
     """
+    latency = 1 / rate / (2 if library.handshake else 1)
     levels = tuple(
-        level if said.link.latency else replace(level, link=replace(level.link, latency=1 / rate))
+        level if said.link.latency else replace(level, link=replace(level.link, latency=latency))
         for level, said in zip(fitted.levels, nominal.levels, strict=True)
     )
     return replace(fitted, levels=levels, message_rate=rate)
 
 
-def _terms(system: System, library: Library, level: str, one: Observation) -> tuple[float, float]:
-    """The model's seconds at full bandwidth without latency, and how often the level's latency counts."""
+def _terms(
+    system: System, library: Library, level: str, one: Observation, near: tuple[float, float] | None
+) -> tuple[float, float]:
+    """How often the model's seconds at full bandwidth count, and how often the level's latency.
+
+    That is the same everywhere, or with handshakes depends on which of them takes longer: so near a solution, as how
+    many times slower the links are than at full bandwidth, and the latency.
+    """
     assert one.collective is not None
     goal = next(goal for goal, collective in FLAT.items() if collective is one.collective)
 
-    def seconds(latency: float, bandwidth: float | None) -> float:
+    def seconds(latency: float, slowness: float) -> float:
         levels = tuple(
-            replace(each, link=replace(each.link, latency=latency, bandwidth=bandwidth or each.link.bandwidth))
+            replace(each, link=replace(each.link, latency=latency, bandwidth=(each.link.bandwidth or LARGE) / slowness))
             for each in system.levels
         )
         placement = by_level(replace(system, levels=levels))
         model = CostModel(layout_of(placement, [level]), library, one.bytes)
         return model.seconds(flat_program(goal, 1), goal)
 
-    return seconds(0.0, None), seconds(1.0, LARGE)
+    if near is None:
+        return seconds(0.0, 1.0), seconds(1.0, 1e-12)
+    slowness, latency = max(near[0], 0.01), max(near[1], 1e-9)
+    here = seconds(latency, slowness)
+    deep = (seconds(latency * 1.001, slowness) - here) / (latency * 0.001)
+    return (here - latency * deep) / slowness, deep
 
 
 def _send_share(system: System, number: int, sends: Sequence[Observation]) -> tuple[float, float]:
