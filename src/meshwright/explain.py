@@ -92,11 +92,10 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
         (flat,) = model.steps(flat_program(goal, levels), goal)
         slow = max(flat.phases, key=lambda phase: phase.seconds).bottleneck.level
         before, after = _load([flat], slow), _load(costs, slow)
-        if after < before:
+        if before - after > _latency([flat]) - _latency(costs):
             return f"{several} are {gain:.2f}x faster than one {name}: they load {slow} {before / after:.2f}x less"
         return f"{several} are {gain:.2f}x faster than one {name}: their messages are fewer or nearer"
-    latency = sum(phase.latency for cost in costs for phase in cost.phases)
-    if ratio(latency, planned.seconds) > 0.5:
+    if ratio(_latency(costs), planned.seconds) > 0.5:
         size = format_bytes(planned.reduction.bytes)
         return f"one {name} is best: {size} is latency-bound, and every step costs messages"
     if costs[0].algorithm == "switch":
@@ -118,6 +117,11 @@ def why_transfer(plan: Plan, planned: PlannedTransfer) -> str:
     if worst.latency > worst.bottleneck.seconds:
         return f"{planned.transfer.kind}, most of it latency"
     return f"{planned.transfer.kind}, as fast as the links of {worst.bottleneck.level} let it be"
+
+
+def _latency(costs: list[StepCost]) -> float:
+    """The seconds that messages of a program are on their way."""
+    return sum(phase.latency for cost in costs for phase in cost.phases)
 
 
 def _load(costs: list[StepCost], level: str) -> float:

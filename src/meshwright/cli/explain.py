@@ -123,5 +123,6 @@ def _print(plan: Plan, planned: PlannedReduction) -> None:
                 table.add_row("    processors", "", "", "", format_seconds(phase.processing), mark)
             if phase.latency:
                 mark = "* bottleneck" if phase.latency >= slowest else ""
-                table.add_row("    latency", "", "", "", format_seconds(phase.latency), mark)
+                limit = "beside the load, by half" if phase.turns else ""
+                table.add_row("    latency", "", "", limit, format_seconds(phase.latency), mark)
         print_table(table)
