@@ -225,12 +225,12 @@ class CostModel:
             sharing = at_instance[k] if limit == "bus" else at_port[k]
             loads.append(Load(level.name, sharing / held, amount, seconds, limit))
         turns = 0.0
-        if self.library.handshake:
-            if phase.round:  # in every turn, all wait for the slowest
-                turns = sum(phase.messages)
-                slowest = max(self._from(outermost)[k].link.latency for k, many in enumerate(phase.messages) if many)
-                latency = turns * slowest
-            latency *= 2
+        if self.library.handshake and phase.round:  # in every turn, all wait for the slowest
+            turns = sum(phase.messages)
+            latency = turns * max(
+                self._from(outermost)[k].link.latency for k, many in enumerate(phase.messages) if many
+            )
+        latency *= self.library.trips
         rate = self.layout.system.message_rate
         return PhaseCost(tuple(loads), latency, 0.0 if rate is None else work / rate, turns)
 

@@ -71,6 +71,11 @@ class Library:
         return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
 
     @property
+    def trips(self) -> int:
+        """How often a message takes the latency."""
+        return 2 if self.handshake else 1
+
+    @property
     def chunked(self) -> "Library":
         """The library as it is where chunks flow through the steps of a program."""
         return replace(self, rules=tuple((dict(self.rules) | dict(self.in_chunks)).items()), in_chunks=())

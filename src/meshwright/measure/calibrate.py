@@ -220,7 +220,7 @@ def shared_processors(fitted: System, rate: float, nominal: System, library: Lib
 
     A message takes its share of the processors' time; that is its latency, unless the network was said to have some.
     """
-    latency = 1 / rate / (2 if library.handshake else 1)
+    latency = 1 / rate / library.trips
     levels = tuple(
         level if said.link.latency else replace(level, link=replace(level.link, latency=latency))
         for level, said in zip(fitted.levels, nominal.levels, strict=True)
