@@ -3,18 +3,20 @@
 import hashlib
 import json
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, lcm, log, prod
 from typing import Any, NamedTuple, SupportsIndex
 from zlib import crc32
 
-from meshwright.errors import EngineError, MeshwrightError
+from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
 from meshwright.plan import Plan, PlannedReduction
 from meshwright.program import Goal, Program, check_fits, device_groups, step_text
 from meshwright.schedule import IN_PLACE, Call, Copy, Schedule, schedule
 from meshwright.semantics import check_program
 from meshwright.system import System
+from meshwright.units import format_amount
 
 TESTBED = "MESHWRIGHT_TESTBED"
 """Set in the environment of processes inside a testbed: its name. They share one machine, and so one clock."""
@@ -221,6 +223,13 @@ def check_devices(system: System, world: int, what: str = "processes") -> None:
         )
 
 
+def check_timeout(timeout: float) -> float:
+    """Refuse what is not a time to wait; longer than thirty years is never."""
+    if not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+        raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0 and below 1e9")
+    return timeout
+
+
 class Seat(NamedTuple):
     """Where a launcher put a process: its position on its host, and how many processes its host has."""
 
@@ -408,6 +417,47 @@ def introduce(plan: Plan, world: int, rank: int, at: Seat | None) -> tuple[dict[
         return said, [part_of(plan, number, rank) for number in range(len(plan.reductions))]
     except MeshwrightError as error:
         return said | {"fault": str(error)}, []
+
+
+class Notices:
+    """Warns where a plan runs otherwise than planned: once per Reducer and reason, and on rank 0 alone, as it is alike
+    on all.
+    """
+
+    LIBRARIES = ("nccl", "gloo", "openmpi")
+    """The profiles that stand for one library; others may be meant for any."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        """Nothing is said yet."""
+        self.plan, self.silent = plan, rank != 0
+        self.seen: set[object] = set()
+
+    def library(self, running: str) -> None:
+        """Say that the plan runs on another library than it was made for."""
+        planned = self.plan.library.name.removesuffix("-calibrated")
+        if planned in self.LIBRARIES and planned != running:
+            self._say(
+                f"the plan was made for {planned}, but runs on {running}: results are right, but other programs may be "
+                f"faster{f'; plan with --library {running}' if running in self.LIBRARIES else ''}",
+                "library",
+            )
+
+    def chunks(self, number: int, chunks: int, payload: int) -> None:
+        """Say that a payload of so many bytes is too small to be cut as a reduction was planned."""
+        planned = self.plan.reductions[number]
+        if chunks == 1 < planned.chunks:
+            self._say(
+                f"the {describe(planned)} was planned for {format_amount(planned.reduction.bytes)} in {planned.chunks} "
+                f"chunks, but a call with {format_amount(payload)} is a single chunk, whose steps do not overlap: make "
+                "the plan for the size of the calls",
+                number,
+            )
+
+    def _say(self, text: str, reason: object) -> None:
+        if self.silent or reason in self.seen:
+            return
+        self.seen.add(reason)
+        warnings.warn(text, MeshwrightWarning, stacklevel=4)
 
 
 def rank_list(ranks: Iterable[int]) -> str:

@@ -40,3 +40,7 @@ class TooLargeError(MeshwrightError):
 
 class EngineError(MeshwrightError, RuntimeError):
     """A plan cannot run on these processes, or a run failed; the message names the rank, the step and the group."""
+
+
+class MeshwrightWarning(UserWarning):
+    """What is not wrong, but hardly meant: a plan that runs on another library or with other payloads than planned."""

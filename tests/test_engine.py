@@ -1,0 +1,49 @@
+"""What the engines share."""
+
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from meshwright import EngineError, Goal, MeshwrightWarning, load_library
+from meshwright.engine import Notices, check_timeout
+from tests.engines import hierarchical, pipelined_plan
+
+
+@pytest.mark.parametrize("timeout", [0, -1, nan, inf, 1e9, "60", None, 1j])
+def test_what_is_not_a_time_to_wait_is_refused(timeout: Any) -> None:
+    with pytest.raises(EngineError, match=r"^timeout=.*: expected a number of seconds above 0 and below 1e9$"):
+        check_timeout(timeout)
+
+
+def test_a_plan_for_another_library_is_said_once_and_on_rank_0_alone() -> None:
+    plan = replace(hierarchical(), library=load_library("nccl"))
+    notices = Notices(plan, 0)
+    with pytest.warns(MeshwrightWarning, match="the plan was made for nccl, but runs on gloo") as said:
+        notices.library("gloo")
+    notices.library("gloo")  # a second warning would be an error
+    assert [str(each.message).rpartition("; ")[2] for each in said] == ["plan with --library gloo"]
+    calibrated = replace(plan, library=replace(plan.library, name="nccl-calibrated"))
+    with pytest.warns(MeshwrightWarning, match="made for nccl, but runs on MPICH: .* may be faster$"):
+        Notices(calibrated, 0).library("MPICH")
+    Notices(plan, 1).library("gloo")
+    Notices(calibrated, 0).library("nccl")
+    Notices(hierarchical(), 0).library("gloo")  # the profile ring is for any library
+
+
+def test_chunks_that_vanish_are_said_once_per_reduction() -> None:
+    (small,) = pipelined_plan(Goal.ALL_REDUCE).reductions
+    large = replace(small, reduction=replace(small.reduction, bytes=1 << 28), chunks=8)
+    plan = replace(hierarchical(), reductions=(large, *hierarchical().reductions))
+    notices = Notices(plan, 0)
+    notices.chunks(0, 2, 1 << 26)
+    notices.chunks(1, 1, 1 << 10)  # was never planned in chunks
+    with pytest.warns(MeshwrightWarning) as said:
+        notices.chunks(0, 1, 1 << 22)
+    notices.chunks(0, 1, 1 << 21)
+    assert [str(each.message) for each in said] == [
+        "the all-reduce over data was planned for 256MiB in 8 chunks, but a call with 4MiB is a single chunk, whose "
+        "steps do not overlap: make the plan for the size of the calls"
+    ]
+    Notices(plan, 1).chunks(0, 1, 1 << 22)
