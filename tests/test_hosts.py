@@ -1,6 +1,7 @@
 """Rank files and host orders."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import Placement, SpecError, parse_reduction, parse_system, plan, write_plan
-from meshwright.hosts import host_file, in_order, seatings
+from meshwright import Placement, SpecError, fixed_row, parse_reduction, parse_system, plan, write_plan
+from meshwright.hosts import host_file, in_order, parse_hosts, seatings
 from meshwright.launch import mpirun_command
 from tests.cli.test_verbs import run, run_json
 
@@ -27,7 +28,9 @@ def test_each_rank_runs_where_the_placement_has_its_coordinates() -> None:
 
 def test_formats() -> None:
     seats = seatings(CROSSED, ["a", "b"])
-    assert host_file(seats, "rankfile").splitlines()[:3] == ["rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1"]
+    assert host_file(seats, "rankfile").splitlines()[:3] == ["rank 0=a slot=S*", "rank 1=b slot=S*", "rank 2=a slot=S*"]
+    bound = host_file(seats, "rankfile", bind=True).splitlines()
+    assert bound[:3] == ["rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1"]
     assert host_file(seats, "machinefile").splitlines()[:3] == ["a:1", "b:1", "a:1"]
     assert host_file(seats, "slurm").splitlines() == ["a", "b"] * 4
     assert host_file(seatings(CROSSED, ["a", "b"], "devices"), "slurm").splitlines() == ["a"] * 4 + ["b"] * 4
@@ -36,15 +39,59 @@ def test_formats() -> None:
 @pytest.mark.parametrize(
     ("hosts", "message"),
     [
-        (["a", "b", "c"], "3 hosts were given, but the system node=2,gpu=4 can be 1, 2 or 8 hosts"),
+        (
+            ["a", "b", "c"],
+            "3 hosts were given, but the system node=2,gpu=4 can be "
+            r"1 \(the whole system\), 2 \(one node each\) or 8 \(one gpu each\) hosts",
+        ),
         (["a", "a"], "host 'a' is given 2 times"),
         (["a", "b c"], "'b c' is not the name of a host"),
         (["a", ""], "'' is not the name of a host"),
+        (["a", "b[1-2]"], r"'b\[1-2\]' is not the name of a host"),
+        ([], "0 hosts were given"),
     ],
 )
 def test_bad_hosts(hosts: list[str], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         seatings(CROSSED, hosts)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n[1-4]", "n1 n2 n3 n4"),
+        ("n[1-3,7]", "n1 n2 n3 n7"),
+        ("n[9-11]", "n9 n10 n11"),
+        ("n[008-010,1]", "n008 n009 n010 n1"),
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+        ("a, b ,n[1,2]-ib.cluster,[3-4]", "a b n1-ib.cluster n2-ib.cluster 3 4"),
+        ("a", "a"),
+    ],
+)
+def test_host_lists_as_slurm_writes_them(text: str, names: str) -> None:
+    assert parse_hosts(text) == names.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n[1-4", "a bracket is open or closed alone in the host list 'n[1-4'"),
+        ("n1-4]", "a bracket is open or closed alone"),
+        ("n[[1-4]]", "a bracket is open or closed alone"),
+        ("n[]", "expected numbers and ranges in brackets, like [1-4,7] or [001-010], not []"),
+        ("n[a-b]", "not [a-b]"),
+        ("n[1-]", "not [1-]"),
+        ("n[٣]", "not [٣]"),
+        ("n[4-1]", "the range 4-1 in [4-1] counts down"),
+        ("n[0-99999999999999]", "more than 65,536 hosts: [0-99999999999999]"),
+        ("n[" + "9" * 50 + "]", "expected numbers and ranges"),
+        ("a[1-999]b[1-999]c[1-999]", "more than 65,536 hosts: 'a[1-999]b[1-999]c[1-999]'"),
+        ("n[1-60000],m[1-60000]", "more than 65,536 hosts"),
+    ],
+)
+def test_bad_host_lists(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        parse_hosts(text)
 
 
 def test_hosts_where_ranks_are_not_in_the_order_of_devices_are_noticed() -> None:
@@ -59,13 +106,19 @@ def test_unknown_words() -> None:
         seatings(CROSSED, ["a", "b"], "axis")
     with pytest.raises(SpecError, match="unknown format 'lsf'"):
         host_file([], "lsf")
+    with pytest.raises(SpecError, match="a slurm file cannot bind ranks to cores"):
+        host_file([], "slurm", bind=True)
 
 
 @pytest.fixture
 def plan_file(tmp_path: Path) -> Path:
-    system = parse_system("node=1@1GB/s,core=2@8GB/s")
-    write_plan(plan(system, {"data": 2}, [parse_reduction("data=1KiB")]).candidates[0], tmp_path / "plan.json")
-    return tmp_path / "plan.json"
+    return written(tmp_path, "node=1@1GB/s,core=2@8GB/s", {"data": 2})
+
+
+def written(folder: Path, system: str, axes: dict[str, int]) -> Path:
+    best = plan(parse_system(system), axes, [parse_reduction("data=1KiB")]).candidates[0]
+    write_plan(best, folder / "plan.json")
+    return folder / "plan.json"
 
 
 def test_the_verb(plan_file: Path, tmp_path: Path) -> None:
@@ -78,24 +131,65 @@ def test_the_verb(plan_file: Path, tmp_path: Path) -> None:
     assert run("hosts", str(plan_file)).exit_code == 2
     assert "either --hosts a,b,… or --hostfile FILE" in run("hosts", str(plan_file)).stderr
     assert "cannot read the host file" in run("hosts", str(plan_file), "--hostfile", str(tmp_path / "none")).stderr
+    assert "0 hosts were given" in run("hosts", str(plan_file), "--hostfile", os.devnull).stderr
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None or (os.cpu_count() or 1) < 2, reason="needs mpirun and two cores")
-def test_open_mpi_takes_the_rank_file(plan_file: Path, tmp_path: Path) -> None:
-    ranks = tmp_path / "ranks"
-    ranks.write_text(run("hosts", str(plan_file), "--hosts", "localhost").stdout)
-    command = [word for word in mpirun_command(2) if word not in ("--oversubscribe", "--bind-to", "none")]
-    # A file each, as what ranks print may be mixed up.
-    program = "import os; open(os.environ['OMPI_COMM_WORLD_RANK'], 'w').write(str(sorted(os.sched_getaffinity(0))))"
-    done = subprocess.run(
-        [*command, "--rankfile", str(ranks), sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_what_slurm_says_is_taken_for_its_hosts_and_never_for_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "rack=2@1GB/s,node=2@4GB/s,gpu=2@8GB/s", {"data": 8})
+    done = run("hosts", str(path), "--hosts", "n[1-4]", "--format", "slurm", "--order", "devices")
+    assert done.stdout.split() == ["n1", "n1", "n2", "n2", "n3", "n3", "n4", "n4"]
+    assert "note: each host is taken for one node: 2 devices" in done.stderr
+    assert "each host is taken for one rack: 4 devices" in run("hosts", str(path), "--hosts", "a,b").stderr
+    assert "each host is taken for the whole system: 8 devices" in run("hosts", str(path), "--hosts", "a").stderr
+    done = run("hosts", str(path), "--hosts", "n[1-3]")
+    assert done.exit_code == 2
+    assert "3 hosts were given, but the system rack=2,node=2,gpu=2 can be 1 (the whole system), 2 (one" in done.stderr
+    assert "host 'n1' is given 2 times" in run("hosts", str(path), "--hosts", "n[1-3],n1").stderr
+
+
+def test_an_order_that_a_file_cannot_say_is_told(tmp_path: Path) -> None:
+    system = parse_system("node=2@1GB/s,socket=2@4GB/s,gpu=2@8GB/s")
+    twisted = [fixed_row("data", (2, 1, 2))]
+    found = plan(system, {"data": 4, "tensor": 2}, [parse_reduction("data=1KiB")], constraints=twisted)
+    write_plan(found.candidates[0], tmp_path / "plan.json")
+    arguments = ["hosts", str(tmp_path / "plan.json"), "--hosts", "a,b"]
+    note = "the ranks are not in the order of the devices, which this file cannot say"
+    assert note in run(*arguments).stderr
+    assert note in run(*arguments, "--format", "slurm").stderr
+    assert note not in run(*arguments, "--bind").stderr
+
+
+def ranks_started(plan_path: Path, folder: Path, *options: str) -> list[set[int]]:
+    """The cores of each rank that Open MPI started with our rank file; local ranks follow the ranks."""
     if "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout:
         pytest.skip("this mpirun is not Open MPI's")
+    ranks = folder / "ranks"
+    ranks.write_text(run("hosts", str(plan_path), "--hosts", "localhost", *options).stdout)
+    count = len(ranks.read_text().splitlines())
+    command = [word for word in mpirun_command(count) if word not in ("--oversubscribe", "--bind-to", "none")]
+    # A file each, as what ranks print may be mixed up.
+    program = (
+        "import os; rank, local = (os.environ[f'OMPI_COMM_WORLD_{name}'] for name in ('RANK', 'LOCAL_RANK')); "
+        "assert rank == local; open(rank, 'w').write(' '.join(map(str, os.sched_getaffinity(0))))"
+    )
+    command += ["--rankfile", str(ranks), sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "0").read_text() != (tmp_path / "1").read_text(), "each rank has cores of its own"
+    return [set(map(int, (folder / str(rank)).read_text().split())) for rank in range(count)]
+
+
+NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+
+
+@NEEDS_MPIRUN
+def test_open_mpi_takes_the_rank_file_where_there_are_more_devices_than_cores(tmp_path: Path) -> None:
+    devices = 2 * (os.cpu_count() or 1)
+    path = written(tmp_path, f"node=1@1GB/s,gpu={devices}@8GB/s", {"data": devices})
+    assert ranks_started(path, tmp_path) == [os.sched_getaffinity(0)] * devices
+
+
+@NEEDS_MPIRUN
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_open_mpi_binds_each_rank_to_a_core_where_devices_are_cores(plan_file: Path, tmp_path: Path) -> None:
+    first, second = ranks_started(plan_file, tmp_path, "--bind")
+    assert not first & second, "each rank has cores of its own"

@@ -6,17 +6,25 @@ import click
 
 from meshwright.cli.common import json_option, print_json, say
 from meshwright.errors import SpecError
-from meshwright.hosts import FORMATS, ORDERS, host_file, in_order, seatings
+from meshwright.hosts import FORMATS, ORDERS, host_file, host_level, in_order, parse_hosts, seatings
 from meshwright.planfile import read_plan
 
 
 @click.command()
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--hosts", "names", metavar="HOST,…", help="The hosts, in the order of the plan's system.")
+@click.option(
+    "--hosts",
+    "names",
+    metavar="HOST,…",
+    help="The hosts, in the order of the plan's system; also as Slurm writes them, like n[001-004],m7.",
+)
 @click.option(
     "--hostfile", type=click.Path(path_type=Path, dir_okay=False), help="The hosts from a file, one per line."
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="rankfile", show_default=True)
+@click.option(
+    "--bind", is_flag=True, help="In a rankfile: devices are cores, so bind each rank to the core of its number."
+)
 @click.option(
     "--order",
     type=click.Choice(ORDERS),
@@ -25,17 +33,22 @@ from meshwright.planfile import read_plan
     help="How the program numbers its ranks: row by row over the axes, or like the devices, as `meshwright run` does.",
 )
 @json_option
-def hosts(plan_path: Path, names: str | None, hostfile: Path | None, form: str, order: str, as_json: bool) -> None:
+def hosts(
+    plan_path: Path, names: str | None, hostfile: Path | None, form: str, bind: bool, order: str, as_json: bool
+) -> None:
     """Write where each rank is to run, so that mpirun or Slurm applies the placement of the plan file PLAN.
 
     \b
       meshwright hosts plan.json --hosts a,b,c,d > ranks && mpirun --rankfile ranks …
       meshwright hosts plan.json --hostfile nodes --format machinefile > ranks && mpiexec -f ranks …
-      meshwright hosts plan.json --hostfile nodes --format slurm > ranks
+      meshwright hosts plan.json --hosts "$SLURM_JOB_NODELIST" --format slurm > ranks
       SLURM_HOSTFILE=ranks srun --distribution=arbitrary …
     """
     plan = read_plan(plan_path)
-    seats = seatings(plan.placement, _names(names, hostfile), order)
+    chosen = _names(names, hostfile)
+    seats = seatings(plan.placement, chosen, order)
+    each, system = len(seats) // len(chosen), plan.placement.system
+    say(f"note: each host is taken for {host_level(system, len(chosen))}: {each} devices")
     if as_json:
         print_json(
             [
@@ -50,10 +63,10 @@ def hosts(plan_path: Path, names: str | None, hostfile: Path | None, form: str, 
             ]
         )
     else:
-        click.echo(host_file(seats, form), nl=False)
-        if form != "rankfile" and not in_order(seats):
+        click.echo(host_file(seats, form, bind), nl=False)
+        if not bind and not in_order(seats):
             say(
-                "note: on some hosts the ranks are not in the order of the devices, which this format cannot say; "
+                "note: on some hosts the ranks are not in the order of the devices, which this file cannot say; "
                 "--json lists the position of each, to bind it to its device"
             )
 
@@ -62,10 +75,11 @@ def _names(names: str | None, hostfile: Path | None) -> list[str]:
     if (names is None) == (hostfile is None):
         raise SpecError("say where the plan is to run: either --hosts a,b,… or --hostfile FILE")
     if names is not None:
-        return [name.strip() for name in names.split(",")]
+        return parse_hosts(names)
     assert hostfile is not None
     try:
         lines = hostfile.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read the host file {str(hostfile)!r}: {error}") from None
-    return [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    words = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return parse_hosts(",".join(words)) if words else []
