@@ -294,6 +294,11 @@ def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
     if other:
         have = "has" if len(other) == 1 else "have"
         return f"{rank_list(other)} {have} another plan than rank 0: give every process the same plan file"
+    if other := [rank for rank, each in said.items() if each["check"] != said[0]["check"]]:
+        return (
+            f"rank {other[0]} has check={said[other[0]]['check']!r}, but rank 0 {said[0]['check']!r}: give every "
+            "process the same"
+        )
     seats = {rank: Seat(*each["seat"]) if each["seat"] else None for rank, each in said.items()}
     return layout_fault(plan.placement.system, seats)
 
@@ -361,6 +366,7 @@ class CallCheck:
     def compare(self, call: str) -> None:
         """Compare a call, and all before it."""
         key = f"{self.key}/{self.calls}"
+        self.since = self.CALLS  # where this ends in an error, the next call is compared too
         self.agree(key, self.before, [call, self.history], self.judge)
         self.before, self.since, self.bytes = key, 0, 0
 
@@ -370,6 +376,7 @@ class CallCheck:
             return
         self.calls += 1
         announce(f"{self.key}/{self.calls}", [f"cannot: {message}", self.history])
+        self.since = self.CALLS  # the others may not have refused, so the next call is compared
 
     def finish(self) -> None:
         """Compare the calls since the last comparison."""
@@ -406,13 +413,18 @@ def call_checks(
     return checks
 
 
-def introduce(plan: Plan, world: int, rank: int, at: Seat | None) -> tuple[dict[str, Any], list[Part]]:
+def introduce(
+    plan: Plan, world: int, rank: int, at: Seat | None, check: str = "first"
+) -> tuple[dict[str, Any], list[Part]]:
     """What a rank says of itself when ranks compare their plans, and its parts in the plan's reductions.
 
     What is wrong with its own plan is said too, so that all hear of it.
     """
-    said: dict[str, Any] = {"plan": digest(plan), "seat": at, "fault": ""}
+    said: dict[str, Any] = {"plan": "", "seat": at, "check": check, "fault": ""}
     try:
+        if not isinstance(plan, Plan):
+            raise EngineError(f"expected a Plan, as read_plan gives one, not {type(plan).__name__}")
+        said["plan"] = digest(plan)
         check_devices(plan.placement.system, world)
         return said, [part_of(plan, number, rank) for number in range(len(plan.reductions))]
     except MeshwrightError as error:

@@ -1,23 +1,31 @@
 """Plans on MPI communicators, with mpi4py over Open MPI or MPICH."""
 
+import atexit
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import (
+    CallCheck,
     Chooser,
     Flow,
     LaneGroup,
+    Notices,
     Over,
     Part,
     Seat,
     Stage,
     call_checks,
+    check_timeout,
+    first_line,
     introduce,
     judge_start,
     plan_groups,
@@ -47,6 +55,9 @@ _REDUCED = frozenset("bBhHiIlLqQfdgFDG")
 
 _OPERATIONS = {"sum": MPI.SUM, "avg": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
+TIMEOUT = 300.0
+"""Seconds that a rank waits for others unless told otherwise."""
+
 
 class Reducer:
     """Runs the programs of a plan; every process of the communicator makes one.
@@ -57,25 +68,43 @@ class Reducer:
     timeout: seconds after which a process that still waits for others in a call says so and ends; as no MPI call can be
     broken off, that is the only way out, and mpirun then ends the others.
     check: whether ranks compare size, dtype and operation: before the "first" call of each kind, "always" or "never".
+
+    Forgetting `close` does no harm. A rank that ends with an exception before it ends the job, as the others would wait
+    for it.
     """
 
     def __init__(
-        self, plan: Plan, comm: "MPI.Intracomm | None" = None, *, timeout: float = 300.0, check: str = "first"
+        self, plan: Plan, comm: "MPI.Intracomm | None" = None, *, timeout: float = TIMEOUT, check: str = "first"
     ) -> None:
         """Check that processes and plan fit, and create the communicators."""
-        if not timeout > 0:
-            raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
         comm = MPI.COMM_WORLD if comm is None else comm
+        if not isinstance(comm, MPI.Intracomm):
+            raise EngineError(f"comm is {comm!r}: expected a communicator of the ranks that run the plan, None for all")
         self.plan, self.rank = plan, comm.rank
-        self._watchdog = Watchdog(timeout, comm.rank)
         self._closed = False
-        with self._watchdog("comparing plans with all other ranks"):
-            self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
-            self._parts = self._compare_plans()
-            self._groups = self._communicators()
-        self._checks = call_checks(self._parts, check, lambda number, ranks: partial(self._agree, ranks, number))
+        self._broken = ""  # what went wrong in the midst of a call, after which ranks may be out of step
+        self._sent: list[Any] = []  # messages that nobody may ever take
+        self._refused: set[str] = set()  # comparisons of calls that this rank could not make
+        fault, patience = "", TIMEOUT
+        try:
+            patience = check_timeout(timeout)
+        except EngineError as error:  # for all to hear
+            fault = str(error)
+        self._watchdog = Watchdog(patience, comm.rank)
+        try:
+            with self._waiting("comparing plans with all other ranks"):
+                self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
+                self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+                self._parts, self._checks = self._compare_plans(check, fault)
+                self._groups = self._communicators()
+        except BaseException:
+            self._watchdog.close()
+            raise
         self._choose = Chooser(plan)
+        self._notices = Notices(plan, self.rank)
+        self._notices.library(_library())
         self._scratch: dict[tuple[int, str], Array] = {}
+        _open.add(self)
 
     def all_reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
         """Reduce over all ranks of the reduction group, in place; op is sum, avg, max or min.
@@ -112,12 +141,14 @@ class Reducer:
         if self._closed:
             return
         self._closed = True
-        for check in dict.fromkeys(self._checks):
-            check.finish()
-        for group in self._groups.values():
-            group.Free()
+        if not self._broken and not MPI.Is_finalized():
+            for check in dict.fromkeys(self._checks):
+                check.finish()
+            with self._waiting("closing, which every rank does"):
+                for group in self._groups.values():
+                    group.Free()
+                self._comm.Free()
         self._groups.clear()
-        self._comm.Free()
         self._watchdog.close()
 
     def __enter__(self) -> Self:
@@ -129,14 +160,34 @@ class Reducer:
         if kind is None:
             self.close()
 
-    def _compare_plans(self) -> list[Part]:
+    @contextmanager
+    def _waiting(self, what: str | Callable[[], str]) -> Iterator[None]:
+        """Wait for others, but not longer than the timeout; what fails on the way leaves the ranks out of step."""
+        try:
+            with self._watchdog(what):
+                yield
+        except BaseException as error:
+            said = f"rank {self.rank}: {what if isinstance(what, str) else what()} failed"
+            self._broken = f"{said}: {first_line(error)}"
+            if isinstance(error, MPI.Exception):
+                raise EngineError(self._broken) from error
+            raise
+
+    def _compare_plans(self, check: str, fault: str) -> tuple[list[Part], list[CallCheck]]:
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
-        said, parts = introduce(self.plan, self._comm.size, self.rank, Seat(local.rank, local.size))
+        at = Seat(local.rank, local.size)
         local.Free()
+        said, parts = introduce(self.plan, self._comm.size, self.rank, at, check)
+        checks = []
+        try:
+            checks = call_checks(parts, check, lambda number, ranks: partial(self._agree, ranks, number))
+        except EngineError as error:
+            fault = fault or str(error)
+        said["fault"] = said["fault"] or fault
         everyone = dict(enumerate(self._comm.allgather(said)))
         if fault := judge_start(self.plan, everyone):
             raise EngineError(fault)
-        return parts
+        return parts, checks
 
     def _communicators(self) -> dict[LaneGroup, Any]:
         """One for each group that this rank is in; groups without a rank in common are made at once."""
@@ -162,6 +213,23 @@ class Reducer:
     def _call(self, goal: Goal, buffer: Any, out: Any, op: str, over: Over) -> Array:
         if self._closed:
             raise EngineError("this Reducer is closed")
+        if self._broken:
+            raise EngineError(f"a call before failed, so the ranks may be out of step: {self._broken}")
+        try:
+            number, call, array, result, kept = self._prepare(goal, buffer, out, op, over)
+        except EngineError as error:
+            self._tell(goal, over, error)
+            raise
+        length = result.size if goal is Goal.ALL_GATHER else array.size
+        self._checks[number](call, length * array.itemsize)
+        if length:
+            self._execute(number, array, result, op)
+        return kept
+
+    def _prepare(
+        self, goal: Goal, buffer: Any, out: Any, op: str, over: Over
+    ) -> tuple[int, tuple[str, ...], Array, Array, Array]:
+        """Which reduction is meant, the call in words, what is given, where the result goes, what the caller gets."""
         array = _array(buffer, written=goal in IN_PLACE)
         result = array if out is None else _array(out, written=True)
         _refuse(goal, array, op)
@@ -186,62 +254,79 @@ class Reducer:
         else:
             kept = result
         kind = op if goal in REDUCING else "any"
-        self._checks[number](
-            ("gives", str(length), "elements of", array.dtype.str, "to", goal, kind, "of", f"reduction {number}"),
-            length * array.itemsize,
-        )
-        if length:
-            self._execute(part, array, result, op)
-        return kept
+        call = ("gives", str(length), "elements of", array.dtype.str, "to", goal, kind, "of", f"reduction {number}")
+        return number, call, array, result, kept
+
+    def _tell(self, goal: Goal, over: Over, error: EngineError) -> None:
+        """Let the others know, who may be about to compare this call."""
+        try:
+            number = self._choose(goal, over, 1)
+        except EngineError:
+            return
+        check = self._checks[number]
+        check.refuse(str(error), partial(self._announce, self._parts[number].ranks, self._checks.index(check)))
+
+    def _announce(self, ranks: Sequence[int], tag: int, key: str, value: Any) -> None:
+        """Say one's part of a comparison, and wait for nobody: whoever takes part in it hears it."""
+        first, *others = ranks
+        self._refused.add(key)
+        if self.rank == first:
+            said, to = f"the ranks call differently: rank {first} {value[0]}", others
+        else:
+            said, to = value, [first]
+        self._sent = [sent for sent in self._sent if not sent.Test()]
+        self._sent += [self._comm.isend((key, said), dest=rank, tag=tag) for rank in to]
+
+    def _hear(self, rank: int, tag: int) -> Any:
+        """What a rank says in a comparison; comparisons of calls that this rank could not make are over."""
+        while True:
+            key, said = self._comm.recv(source=rank, tag=tag)
+            if key not in self._refused:
+                return said
 
     def _agree(
         self,
         ranks: Sequence[int],
         tag: int,
-        _key: str,
+        key: str,
         _before: str | None,
         value: Any,
         judge: Callable[[dict[int, Any]], str],
     ) -> None:
         """Let a reduction group compare a value each, point to point: there may be no communicator of it."""
         first, *others = ranks
-        with self._watchdog(f"comparing a call with {rank_list(ranks)}"):
+        with self._waiting(f"comparing a call with {rank_list(ranks)}"):
             if self.rank == first:
-                said = {first: value} | {rank: self._comm.recv(source=rank, tag=tag) for rank in others}
-                fault = judge(said)
+                fault = judge({first: value} | {rank: self._hear(rank, tag) for rank in others})
                 for rank in others:
-                    self._comm.send(fault, dest=rank, tag=tag)
+                    self._comm.send((key, fault), dest=rank, tag=tag)
             else:
-                self._comm.send(value, dest=first, tag=tag)
-                fault = self._comm.recv(source=first, tag=tag)
+                self._comm.send((key, value), dest=first, tag=tag)
+                fault = self._hear(first, tag)
         if fault:
             raise EngineError(fault)
 
-    def _execute(self, part: Part, array: Array, result: Array, op: str) -> None:
-        goal = part.planned.reduction.goal
-        length = result.size if goal is Goal.ALL_GATHER else array.size
-        payload = _Payload(part, part.cut(length, array.itemsize), array, result, self._room)
+    def _execute(self, number: int, array: Array, result: Array, op: str) -> None:
+        part = self._parts[number]
+        length = result.size if part.planned.reduction.goal is Goal.ALL_GATHER else array.size
         at: list[tuple[Flow, Call]] = []  # the calls that were made, the last one under way
+        cut = part.cut(length, array.itemsize)
+        self._notices.chunks(number, len(cut), length * array.itemsize)
 
-        def under_way() -> str:
-            return part.words(*at[-1]) if at else "starting a call"
-
-        try:
-            with self._watchdog(under_way):
-                if len(payload.chunks) == 1:
-                    chunk = payload.chunks[0]
-                    for stage in chunk.flow.stages:
-                        for move, ranks in zip(stage.moves, stage.groups, strict=True):
-                            if isinstance(move, Copy):
-                                chunk.copy(move)
-                            else:
-                                at.append((chunk.flow, move))
-                                group = self._groups[stage.lane, ranks]
-                                _collective(move.collective, group, *chunk.ends(move), _OPERATIONS[op])
-                else:
-                    self._pipeline(payload.chunks, at, op)
-        except MPI.Exception as error:
-            raise EngineError(f"rank {self.rank}: {under_way()} failed: {error}") from error
+        with self._waiting(lambda: part.words(*at[-1]) if at else "starting a call"):
+            payload = _Payload(part, cut, array, result, self._room)
+            if len(payload.chunks) == 1:
+                chunk = payload.chunks[0]
+                for stage in chunk.flow.stages:
+                    for move, ranks in zip(stage.moves, stage.groups, strict=True):
+                        if isinstance(move, Copy):
+                            chunk.copy(move)
+                        else:
+                            at.append((chunk.flow, move))
+                            group = self._groups[stage.lane, ranks]
+                            _collective(move.collective, group, *chunk.ends(move), _OPERATIONS[op])
+            else:
+                self._pipeline(payload.chunks, at, op)
         target = payload.target
         if op == "avg":
             target /= len(part.ranks)
@@ -300,6 +385,34 @@ class Reducer:
         if kept is None or kept.size < length:
             kept = self._scratch[slot, dtype.str] = np.empty(length, dtype)
         return kept[:length]
+
+
+_open: "WeakSet[Reducer]" = WeakSet()
+
+
+@atexit.register
+def _end_job() -> None:
+    """End the job where this rank ends with an exception, and others may wait for it in a call: mpi4py would wait for
+    them in turn, in MPI_Finalize.
+    """
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # one that nobody caught
+    if error is None or hasattr(sys, "ps1") or MPI.Is_finalized():
+        return
+    for reducer in _open:
+        if not reducer._closed and reducer._comm.size > 1:
+            print(
+                f"meshwright: rank {reducer.rank} ends with {type(error).__name__} while others may wait for it, so it "
+                "ends the job",
+                file=sys.stderr,
+                flush=True,
+            )
+            reducer._comm.Abort(1)
+
+
+def _library() -> str:
+    """The MPI library, as profiles call it."""
+    name = MPI.get_vendor()[0]
+    return "openmpi" if name == "Open MPI" else name
 
 
 def _next(queue: "deque[tuple[int, int]]", done: Sequence[int]) -> bool:

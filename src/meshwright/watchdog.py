@@ -44,6 +44,7 @@ class Watchdog:
     def __exit__(self, *_: object) -> None:
         """Stop the clock."""
         self.deadline = inf
+        self.what = ""
 
     def close(self) -> None:
         """Watch no longer."""
@@ -52,14 +53,16 @@ class Watchdog:
 
     def fire(self) -> None:
         """Say what was waited for, and end."""
-        what = self.what if isinstance(self.what, str) else self.what()
-        print(
-            f"meshwright: rank {self.rank} waited {self.timeout:g} s in {what}: another rank has died, hangs or makes "
-            "other calls",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(3)
+        try:
+            what = self.what if isinstance(self.what, str) else self.what()
+            print(
+                f"meshwright: rank {self.rank} waited {self.timeout:g} s in {what}: another rank has died, hangs or "
+                "makes other calls",
+                file=sys.stderr,
+                flush=True,
+            )
+        finally:  # also where nobody reads what is said
+            os._exit(3)
 
 
 def _watch() -> None:

@@ -9,9 +9,9 @@ import pytest
 from meshwright.launch import mpirun_command
 
 
-def mpirun(ranks: int, function: str, *arguments: str, limit: float = 300) -> "subprocess.CompletedProcess[str]":
-    """Run a function of tests.mpi.programs in every rank."""
+def mpirun(ranks: int, *functions: str, limit: float = 300) -> "subprocess.CompletedProcess[str]":
+    """Run functions of tests.mpi.programs in every rank, one after another: `NAME`, or `NAME:ARGUMENT`."""
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed (Debian: openmpi-bin libopenmpi-dev)")
-    command = [*mpirun_command(ranks), sys.executable, "-m", "tests.mpi.programs", function, *arguments]
+    command = [*mpirun_command(ranks), sys.executable, "-m", "tests.mpi.programs", *functions]
     return subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)

@@ -1,14 +1,18 @@
-"""What the ranks of the MPI tests do: `mpirun … python -m tests.mpi.programs FUNCTION ARGUMENTS`."""
+"""What the ranks of the MPI tests do: `mpirun … python -m tests.mpi.programs FUNCTION:ARGUMENTS …`, one by one."""
 
 import array
 import os
 import sys
 import time
+import warnings
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from meshwright import Goal
+from meshwright import Goal, load_library
 from meshwright.mpi import Reducer
 from tests.engines import (
     EXHAUSTIVE,
@@ -161,6 +165,93 @@ def refusals() -> None:
         print("\n".join(messages))
 
 
+def lone_refusals() -> None:
+    """One rank cannot do what the others do; all are told why."""
+    rank = MPI.COMM_WORLD.rank
+    plan: Any = hierarchical()
+    damaged = replace(
+        plan, reductions=(replace(plan.reductions[0], program=hierarchical(Goal.REDUCE).reductions[0].program),)
+    )
+    starts = [
+        refused(lambda: Reducer(damaged if rank == 1 else plan)),
+        refused(lambda: Reducer(None if rank == 1 else plan)),
+        refused(lambda: Reducer(plan, timeout=nan if rank == 3 else 60)),
+        refused(lambda: Reducer(plan, timeout=(60, "60", inf, -1)[rank])),
+        refused(lambda: Reducer(plan, check="often" if rank == 3 else "first")),
+        refused(lambda: Reducer(plan, check="never" if rank == 2 else "first")),
+        refused(lambda: Reducer(plan, MPI.COMM_WORLD.Split(rank % 2, rank))),
+    ]
+    everyone = MPI.COMM_WORLD.allgather(starts)
+    assert all(each == everyone[0] for each in everyone), everyone
+    reducer = Reducer(plan)
+    messages = []
+    for alone in (2, 0):  # one that gathers what the others say, and one that does not
+        for wrong, op in ((np.ones(3, np.float16), "sum"), ([1.0], "sum"), (np.ones(3), "prod")):
+            given: Any = wrong if rank == alone else np.ones(3)
+            message = refused(lambda given=given, op=op if rank == alone else "sum": reducer.all_reduce(given, op))
+            messages.append(MPI.COMM_WORLD.allgather(message))
+        right = np.ones(3)
+        reducer.all_reduce(right, "max")  # all are in step
+        assert right.tolist() == [1.0] * 3
+    refused(lambda: reducer.all_reduce(np.ones(3), "prod"))  # all alike
+    right = np.ones(3)
+    reducer.all_reduce(right)
+    assert right.tolist() == [4.0] * 3
+    reducer.close()
+    if rank == 0:
+        for text in starts:
+            print(text)
+        for told in messages:
+            print(*dict.fromkeys(told), sep=" | ")
+
+
+def forgotten() -> None:
+    """Nobody closes a Reducer, one of which nothing but itself holds."""
+    for plan in (hierarchical(), pipelined_plan(Goal.ALL_REDUCE)):
+        reducer: Any = Reducer(plan)
+        reducer.all_reduce(np.ones(1000))
+        reducer.itself = reducer
+    done(1)
+
+
+def raising() -> None:
+    """One rank ends with an exception while the others are in a call, for longer than the test lasts."""
+    reducer = Reducer(hierarchical(), timeout=3600)
+    reducer.all_reduce(np.ones(4))
+    if MPI.COMM_WORLD.rank == 1:
+        raise KeyError("a mistake")
+    reducer.all_reduce(np.ones(4))
+
+
+def failing() -> None:
+    """A step fails on rank 1; its Reducer takes no more calls, and can be closed."""
+    reducer = Reducer(hierarchical())
+    reducer.all_reduce(np.ones(4))
+    if MPI.COMM_WORLD.rank == 1:
+        for group in reducer._groups.values():
+            group.Free()
+        print(refused(lambda: reducer.all_reduce(np.ones(4))))
+        print(refused(lambda: reducer.all_reduce(np.ones(4))), flush=True)
+        reducer.close()
+    MPI.COMM_WORLD.Barrier()
+
+
+def noticed() -> None:
+    """A plan for another library, and chunks that vanish, are said once, on rank 0."""
+    (planned,) = pipelined_plan(Goal.ALL_REDUCE).reductions
+    planned = replace(planned, reduction=replace(planned.reduction, bytes=1 << 28))
+    plan = replace(hierarchical(), library=load_library("nccl"), reductions=(planned,))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reducer = Reducer(plan)
+        for _ in range(3):
+            reducer.all_reduce(np.ones(4))
+        Reducer(hierarchical())
+    everyone = MPI.COMM_WORLD.allgather([str(each.message) for each in said])
+    if MPI.COMM_WORLD.rank == 0:
+        print(everyone)
+
+
 def swapped() -> None:
     """One rank makes known calls of the same size in another order."""
     rank = MPI.COMM_WORLD.rank
@@ -176,16 +267,17 @@ def swapped() -> None:
 
 def hanging() -> None:
     """One rank hangs; the others end this job."""
-    reducer = Reducer(hierarchical(), timeout=2)
+    reducer = Reducer(hierarchical())
     reducer.all_reduce(np.ones(4))
+    reducer._watchdog.timeout = 2  # only now, as starting may take longer
     if MPI.COMM_WORLD.rank == 1:
-        time.sleep(60)
+        time.sleep(600)
     reducer.all_reduce(np.ones(4))
 
 
 def dying() -> None:
     """One rank dies; mpirun ends the others."""
-    reducer = Reducer(hierarchical(), timeout=20)
+    reducer = Reducer(hierarchical(), timeout=3600)
     reducer.all_reduce(np.ones(4))
     if MPI.COMM_WORLD.rank == 1:
         os._exit(7)
@@ -200,4 +292,6 @@ def done(count: int) -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])
+    for each in sys.argv[1:]:
+        name, *arguments = each.split(":")
+        globals()[name](*arguments)

@@ -38,11 +38,13 @@ class MpiEngine:
             if axes not in self._whole:
                 groups = plan.placement.groups(axes)
                 color = next(k for k, group in enumerate(groups) if self._comm.rank in group)
-                self._whole[axes] = self._comm.Split(color, self._comm.rank)
+                with self._watchdog("making communicators"):
+                    self._whole[axes] = self._comm.Split(color, self._comm.rank)
 
     def _unload(self) -> None:
-        for group in self._whole.values():
-            group.Free()
+        with self._watchdog("giving communicators back"):
+            for group in self._whole.values():
+                group.Free()
         self._whole.clear()
         if self._reducer is not None:
             self._reducer.close()
@@ -120,7 +122,8 @@ class MpiEngine:
 
     def shared(self, value: Any) -> Any:
         """What the first rank has."""
-        return self._comm.bcast(value)
+        with self._watchdog("hearing from rank 0"):
+            return self._comm.bcast(value)
 
     def close(self) -> None:
         """Give the communicators back."""
