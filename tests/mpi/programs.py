@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -172,14 +173,17 @@ def lone_refusals() -> None:
     damaged = replace(
         plan, reductions=(replace(plan.reductions[0], program=hierarchical(Goal.REDUCE).reductions[0].program),)
     )
+    none: Any = None
+    timeouts: Any = (60, "60", inf, -1)
+    half: Any = MPI.COMM_WORLD.Split(rank % 2, rank)
     starts = [
         refused(lambda: Reducer(damaged if rank == 1 else plan)),
-        refused(lambda: Reducer(None if rank == 1 else plan)),
+        refused(lambda: Reducer(none if rank == 1 else plan)),
         refused(lambda: Reducer(plan, timeout=nan if rank == 3 else 60)),
-        refused(lambda: Reducer(plan, timeout=(60, "60", inf, -1)[rank])),
+        refused(lambda: Reducer(plan, timeout=timeouts[rank])),
         refused(lambda: Reducer(plan, check="often" if rank == 3 else "first")),
         refused(lambda: Reducer(plan, check="never" if rank == 2 else "first")),
-        refused(lambda: Reducer(plan, MPI.COMM_WORLD.Split(rank % 2, rank))),
+        refused(lambda: Reducer(plan, half)),
     ]
     everyone = MPI.COMM_WORLD.allgather(starts)
     assert all(each == everyone[0] for each in everyone), everyone
@@ -187,9 +191,8 @@ def lone_refusals() -> None:
     messages = []
     for alone in (2, 0):  # one that gathers what the others say, and one that does not
         for wrong, op in ((np.ones(3, np.float16), "sum"), ([1.0], "sum"), (np.ones(3), "prod")):
-            given: Any = wrong if rank == alone else np.ones(3)
-            message = refused(lambda given=given, op=op if rank == alone else "sum": reducer.all_reduce(given, op))
-            messages.append(MPI.COMM_WORLD.allgather(message))
+            call = partial(reducer.all_reduce, *((wrong, op) if rank == alone else (np.ones(3), "sum")))
+            messages.append(MPI.COMM_WORLD.allgather(refused(call)))
         right = np.ones(3)
         reducer.all_reduce(right, "max")  # all are in step
         assert right.tolist() == [1.0] * 3
