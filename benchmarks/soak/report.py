@@ -1,0 +1,69 @@
+"""The figures of all trials so far: benchmarks/results/soak.json, and the soak's own part of docs/reliability.md."""
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.soak.cell import FAULTS, ROOT
+
+RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
+DOCUMENT = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- written by make soak -->", "<!-- end of what make soak writes -->"
+
+
+def figures(journal: Path) -> dict[str, Any]:
+    """How many trials of each kind there were, and how many ended badly, by fault."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for line in journal.read_text().splitlines():
+        trial = json.loads(line)
+        row = kinds.setdefault(
+            trial["kind"], {"part": trial["part"], "trials": 0, "missed": 0, **dict.fromkeys(FAULTS, 0)}
+        )
+        if trial["verdict"] == "missed":
+            row["missed"] += 1
+            continue
+        row["trials"] += 1
+        row["disturbed"] = row.get("disturbed", 0) + trial["details"].get("kills", 0)
+        row["tests"] = row.get("tests", 0) + trial["details"].get("tests", 0)
+        if trial["verdict"] != "ok":
+            row[trial["verdict"]] += 1
+    for row in kinds.values():
+        for extra in ("disturbed", "tests"):
+            if not row.get(extra):
+                row.pop(extra, None)
+    total = {name: sum(row[name] for row in kinds.values()) for name in ("trials", *FAULTS)}
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    return {"machine": machine, "total": total, "kinds": kinds}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The figures as a table in Markdown."""
+    head = ["what", "trials", "hangs", "aborts", "wrong results", "unclear errors", "leftovers", "failed tests"]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, row in [*found["kinds"].items(), ("all", found["total"])]:
+        trials = f"{row['trials']:,}"
+        if "tests" in row:
+            trials += f" ({row['tests']:,} tests)"
+        if "disturbed" in row:
+            trials += f" ({row['disturbed']:,} kills)"
+        lines.append("| " + " | ".join([name, trials, *(f"{row[fault]:,}" for fault in FAULTS)]) + " |")
+    return "\n".join(lines)
+
+
+def write_report(journal: Path, keep: bool) -> int:
+    """Write the figures, or only show them; 1 if any trial ended badly."""
+    if not journal.exists() or not journal.read_text():
+        print("there are no trials yet", file=sys.stderr)
+        return 0
+    found = figures(journal)
+    print(table(found))
+    if keep:
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        text = DOCUMENT.read_text()
+        before, _, rest = text.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{after}")
+    return int(any(found["total"][fault] for fault in FAULTS))
