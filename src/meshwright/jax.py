@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.engine import Chooser, Flow, Over, Seat, check_devices, cut_payload, describe, layout_fault
+from meshwright.engine import Chooser, Flow, Notices, Over, Seat, check_devices, cut_payload, describe, layout_fault
 from meshwright.errors import EngineError
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction
 from meshwright.program import ROOTED, Collective, Goal, Step, step_text
 from meshwright.schedule import Copy, schedule
 from meshwright.semantics import check_program
+from meshwright.spec import format_counts
 
 try:
     import jax
@@ -73,6 +74,7 @@ class Reducer:
         """Check the plan's programs."""
         self.plan = plan
         self._choose = Chooser(plan)
+        self._notices = Notices(plan, jax.process_index())
         self._factors = plan.placement.factors()
         self._flows = [_flows(plan, planned) for planned in plan.reductions]
 
@@ -109,7 +111,10 @@ class Reducer:
         number = self._choose(goal, over, flat.nbytes, goal is Goal.ALL_GATHER)
         planned, flows = self.plan.reductions[number], self._flows[number]
         levels = self.levels(planned)
-        self._check_mesh(levels)
+        names = [name for level in levels for name in level]
+        self._check_mesh(names)
+        if op in ("sum", "avg") and goal is not Goal.ALL_GATHER:
+            _check_varying(planned, flat, names)
         if flat.size == 0:
             return flat
         size = self.plan.hierarchy(planned).size
@@ -117,6 +122,7 @@ class Reducer:
             flat = jnp.pad(flat, (0, -flat.size % size))
         length = flat.size * (size if goal is Goal.ALL_GATHER else 1)
         cut = cut_payload(planned, flows, size, length, flat.dtype.itemsize)
+        self._notices.chunks(number, len(cut), length * flat.dtype.itemsize)
         if len(cut) == 1:
             flat = self._program(flows[0], flat, levels, op)
         else:
@@ -149,18 +155,32 @@ class Reducer:
         names = self.plan.hierarchy(planned).names
         return [[name for axis in axes if (name := f"{axis}_{level}") in self._factors] for level in names]
 
-    def _check_mesh(self, levels: list[list[str]]) -> None:
-        for name in (name for level in levels for name in level):
-            try:
-                size = lax.axis_size(name)
-            except NameError:
-                raise EngineError(
-                    f"there is no mesh axis {name!r} here: call this inside shard_map over factor_mesh(plan)"
-                ) from None
-            if size != self._factors[name]:
-                raise EngineError(
-                    f"mesh axis {name!r} has {size} devices, but {self._factors[name]} in the plan: use its factor_mesh"
-                )
+    def _check_mesh(self, names: Sequence[str]) -> None:
+        """Refuse another mesh than the plan's, as far as JAX tells inside shard_map: its axes, but not its devices."""
+        found = jax.sharding.get_abstract_mesh()
+        if missing := [name for name in names if name not in found.manual_axes]:
+            raise EngineError(
+                f"there is no mesh axis {missing[0]!r} here: call this inside shard_map over factor_mesh(plan)"
+            )
+        has = {name: size for name, size in found.shape.items() if size > 1}
+        if list(has.items()) != list(self._factors.items()):
+            raise EngineError(
+                f"the mesh is {format_counts(has)}, but the plan's is {format_counts(self._factors)}: use "
+                "factor_mesh(plan)"
+            )
+
+
+def _check_varying(planned: PlannedReduction, flat: Any, names: Sequence[str]) -> None:
+    """Refuse to add up what JAX knows to be the same on all devices, as it has added up gradients of such values."""
+    varying = _varying(flat)
+    same = [name for name in names if name not in varying]
+    if not same or not _varying(lax.axis_index(same[0])):  # with check_vma=False nothing is known to vary
+        return
+    raise EngineError(
+        f"the array for the {describe(planned)} is the same along the mesh axes {', '.join(same)}, so adding it up "
+        "would only multiply it. Is it a gradient? JAX has already summed the gradients of values that do not vary, like "
+        f"weights: before jax.grad, mark those with jax.lax.pcast(weights, {tuple(names)!r}, to='varying')"
+    )
 
 
 def _flows(plan: Plan, planned: PlannedReduction) -> tuple[Flow, ...]:

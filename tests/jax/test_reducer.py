@@ -16,6 +16,7 @@ from meshwright import (
     Collective,
     EngineError,
     Goal,
+    MeshwrightWarning,
     Placement,
     Plan,
     PlannedReduction,
@@ -232,16 +233,82 @@ def test_averages_of_whole_numbers_are_refused() -> None:
 def test_another_mesh_is_refused() -> None:
     placed = one_program(HIERARCHICAL)
     reducer = Reducer(placed)
-    small = plan_of("node=2,gpu=2", [])
-    with pytest.raises(EngineError, match="mesh axis 'data_gpu' has 2 devices, but 4 in the plan"):
-        jax.shard_map(
+    devices = np.array(jax.devices())
+    others = {
+        "data_node=2,data_gpu=2": devices[:4].reshape(2, 2),
+        "data_gpu=4,data_node=2": devices.reshape(4, 2),
+        "data_node=2,data_gpu=2,more=2": devices.reshape(2, 2, 2),
+    }
+    for spec, array in others.items():
+        names = tuple(each.partition("=")[0] for each in spec.split(","))
+        other: Any = jax.shard_map(
             lambda row: reducer.all_reduce(row[0]),
-            mesh=factor_mesh(small, jax.devices()[:4]),
+            mesh=jax.sharding.Mesh(array, names),
             in_specs=PartitionSpec(reducer.axes("data")),
             out_specs=PartitionSpec(),
-        )(np.ones((4, 4), np.float32))
+        )
+        with pytest.raises(
+            EngineError, match=f"^the mesh is {spec}, but the plan's is data_node=2,data_gpu=4: use fac"
+        ):
+            other(np.ones((8, 4), np.float32))
     with pytest.raises(EngineError, match="there is no mesh axis 'data_node' here: call this inside shard_map"):
         reducer.all_reduce(jnp.ones(4))
+
+
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize("marked", [(), ("data_node",), ("data_node", "data_gpu")])
+def test_gradients_that_jax_has_already_summed_are_refused(op: str, marked: tuple[str, ...]) -> None:
+    placed = one_program(HIERARCHICAL)
+    reducer = Reducer(placed)
+    axes = reducer.axes("data")
+    rows = np.arange(16, dtype=np.float32).reshape(8, 2)
+
+    def gradient(weights: Any, row: Any) -> Any:
+        own = jax.lax.pcast(weights, marked, to="varying") if marked else weights
+        return reducer.all_reduce(jax.grad(lambda w: jnp.sum(w * row[0]))(own), op)
+
+    step: Any = jax.shard_map(
+        gradient, mesh=reducer.mesh(), in_specs=(PartitionSpec(), PartitionSpec(axes)), out_specs=PartitionSpec()
+    )
+    if marked == axes:
+        assert step(np.ones(2, np.float32), rows).tolist() == (rows.sum(0) if op == "sum" else rows.mean(0)).tolist()
+        return
+    same = ", ".join(axes[len(marked) :])
+    with pytest.raises(EngineError, match=f"data is the same along the mesh axes {same}, so adding") as caught:
+        step(np.ones(2, np.float32), rows)
+    assert "jax.lax.pcast(weights, ('data_node', 'data_gpu'), to='varying')" in str(caught.value)
+
+
+def test_what_is_the_same_everywhere_has_a_maximum_and_can_be_gathered() -> None:
+    placed = one_program(HIERARCHICAL)
+    gather = one_program("AllGather inside node; AllGather across node", Goal.ALL_GATHER)
+    reducer, gatherer = Reducer(placed), Reducer(gather)
+    work: Any = jax.shard_map(
+        lambda x: (reducer.all_reduce(x, "max"), gatherer.all_gather(x)),
+        mesh=reducer.mesh(),
+        in_specs=PartitionSpec(),
+        out_specs=(PartitionSpec(), PartitionSpec(reducer.axes("data"))),
+    )
+    largest, gathered = work(np.array([3.0], np.float32))
+    assert largest.tolist() == [3.0]
+    assert set(gathered.tolist()) == {3.0}
+
+
+def test_without_check_vma_nothing_is_known_to_be_the_same() -> None:
+    reducer = Reducer(one_program(HIERARCHICAL))
+    work: Any = jax.shard_map(
+        reducer.all_reduce, mesh=reducer.mesh(), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
+    )
+    assert work(np.ones(3, np.float32)).tolist() == [8.0] * 3
+
+
+def test_chunks_that_vanish_are_said_once() -> None:
+    (base,) = hierarchical().reductions
+    best = replace(hierarchical(), reductions=(replace(base, chunks=4),))
+    reducer = Reducer(best)
+    with pytest.warns(MeshwrightWarning, match="planned for 1MiB in 4 chunks, but a call with 16B is a single chunk"):
+        shards(best, reducer.axes("data"), reducer.all_reduce)(np.ones((4, 4), np.float32))
+    shards(best, reducer.axes("data"), reducer.all_reduce)(np.ones((4, 8), np.float32))
 
 
 def test_empty_arrays_stay_empty() -> None:
