@@ -178,8 +178,8 @@ def _check_varying(planned: PlannedReduction, flat: Any, names: Sequence[str]) -
         return
     raise EngineError(
         f"the array for the {describe(planned)} is the same along the mesh axes {', '.join(same)}, so adding it up "
-        "would only multiply it. Is it a gradient? JAX has already summed the gradients of values that do not vary, like "
-        f"weights: before jax.grad, mark those with jax.lax.pcast(weights, {tuple(names)!r}, to='varying')"
+        "would only multiply it. Is it a gradient? JAX has already summed the gradients of values that do not vary, "
+        f"like weights: before jax.grad, mark those with jax.lax.pcast(weights, {tuple(names)!r}, to='varying')"
     )
 
 
