@@ -7,8 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 
 from meshwright.errors import EngineError
+
+
+def require(engine: str) -> None:
+    """Load an engine; where its library is missing, refuse with what the import says: how to install it."""
+    try:
+        import_module(f"meshwright.{engine}")
+    except ImportError as error:
+        raise EngineError(str(error)) from None
 
 
 def torchrun_command(ranks: int) -> list[str]:
@@ -35,13 +45,13 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
 
     Whatever ends this process ends the ranks: signals are passed on, and the launcher is told should it just vanish.
     """
+    if find_spec({"torch": "torch", "mpi": "mpi4py"}[engine]) is None:
+        require(engine)
     if engine == "mpi":
         command = [*mpirun_command(ranks), sys.executable, "-m", "meshwright", *arguments]
     else:
         command = [*torchrun_command(ranks), "-m", "meshwright", *arguments]
     environment = {"OMP_NUM_THREADS": "1"} | os.environ  # ranks share the cores
-    if not sys.stdout.isatty():
-        environment["NO_COLOR"] = "1"  # mpirun gives ranks a terminal, whether or not there is one
     launcher: subprocess.Popen[bytes] | None = None
 
     def stop(*_: object) -> None:

@@ -75,6 +75,29 @@ def test_mpi_through_mpirun_and_locally(plan_file: Path) -> None:
         done = launched(launcher, "run", str(plan_file), "--engine", "mpi", "--json", "--repeat", "2", *local)
         assert done.returncode == 0, done.stderr
         is_right(json.loads(done.stdout), "mpi", 6)
+    done = launched([sys.executable], "run", str(plan_file), "--engine", "mpi", "--local", "--repeat", "1")
+    assert len(done.stdout.splitlines()) == 7
+    assert "\x1b" not in done.stdout, "mpirun gives ranks a terminal, but this is a pipe"
+
+
+@pytest.mark.parametrize(
+    ("engine", "module", "library"),
+    [("torch", "torch", "PyTorch"), ("mpi", "mpi4py", "mpi4py and an MPI library"), ("jax", "jax", "JAX")],
+)
+def test_without_its_library_an_engine_says_how_to_install_it(
+    plan_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, module: str, library: str
+) -> None:
+    for name in list(sys.modules):
+        if name == module or name.startswith((f"{module}.", f"meshwright.{engine}", f"meshwright.trials.{engine}")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    measuring = ["--system", "node=2@1GB/s", "--axes", "data=2", "--reduce", "data=1KiB", "--out", str(tmp_path / "m")]
+    for verb in (["run", str(plan_file)], ["bench", *measuring]):
+        for local in ([], ["--local"]):
+            done = run(*verb, "--engine", engine, *local)
+            assert done.exit_code == 3
+            assert f"Error: meshwright.{engine} needs {library} (" in done.stderr
+            assert done.stderr.endswith(f"): pip install 'meshwright[{engine}]'\n")
 
 
 def test_jax_locally(tmp_path: Path) -> None:

@@ -74,11 +74,14 @@ def test_a_job_has_the_variables_of_torchrun_and_names_of_its_own(bed: Testbed, 
     assert os.uname().nodename not in ("198.18.0.1", "198.18.0.4")
 
 
-def test_a_failing_rank_ends_the_job(bed: Testbed) -> None:
+def test_a_failing_rank_is_named_and_ends_the_job(bed: Testbed, capfd: pytest.CaptureFixture[str]) -> None:
     program = "import os, sys, time; sys.exit(9) if os.environ['RANK'] == '2' else time.sleep(60)"
     started = time.monotonic()
     assert bed.run([sys.executable, "-c", program], grace=0.5) == 9
     assert time.monotonic() - started < 20
+    assert capfd.readouterr().err == "rank 2 ended with exit code 9: the others are ended\n"
+    assert bed.run(["sh", "-c", "[ $RANK = 3 ] && kill -KILL $$; sleep 60"], grace=0.5) == 137
+    assert capfd.readouterr().err == "rank 3 was ended by signal 9: the others are ended\n"
     for namespace in bed.network.namespaces:
         assert not subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, check=True).stdout
 

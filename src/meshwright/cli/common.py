@@ -102,7 +102,9 @@ def say(message: str) -> None:
 
 def print_table(table: Table) -> None:
     """Write a table for people; nothing is cut off, so it may be wider than the terminal."""
-    console = Console(width=10_000, markup=False)
+    # Open MPI gives ranks a terminal whether or not there is one at the other end, so they write plain text.
+    rank_of_mpi = "OMPI_COMM_WORLD_RANK" in os.environ
+    console = Console(width=10_000, markup=False, force_terminal=False if rank_of_mpi else None)
     console.print(table, width=max(console.measure(table).maximum, 1))
 
 

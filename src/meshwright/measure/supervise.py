@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.errors import EngineError
+from meshwright.launch import require
 from meshwright.measure.records import Measurement, Records, entries
-from meshwright.testbed import Testbed
+from meshwright.testbed import Testbed, ending
 
 POLL = 0.05
 
@@ -53,6 +54,7 @@ def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int
 def supervise(bed: Testbed, path: Path, wanted: list[Measurement], work: Callable[[int], None], timeout: float) -> None:
     """Run ranks until everything is measured or marked as failed; work(rank) measures what is missing in the file."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # addresses have no names here, which is no news
+    require("torch")
     importlib.import_module("meshwright.trials.torch")
     port = 20_000 + os.getpid() % 10_000
     while missing(path, wanted):
@@ -98,8 +100,7 @@ def _watch(path: Path, pids: dict[int, int], timeout: float) -> str:
                 del waiting[rank]
                 code = os.waitstatus_to_exitcode(status)
                 if code != 0 and not reason:
-                    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                    reason = f"rank {rank} {how}"
+                    reason = f"rank {rank} {ending(code)}"
     finally:
         for pid in waiting.values():
             os.kill(pid, signal.SIGKILL)

@@ -124,7 +124,7 @@ class Testbed:
     def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
         """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
 
-        When one fails the others are ended; so they are when this process is.
+        When one fails it is named on stderr and the others are ended; so they are when this process is.
         """
         started: list[subprocess.Popen[bytes]] = []
         port = 20_000 + os.getpid() % 10_000
@@ -136,10 +136,12 @@ class Testbed:
             waiting = list(started)
             while waiting and not failed:
                 time.sleep(0.02)
-                for process in list(waiting):
-                    if process.poll() is not None:
+                for rank, process in enumerate(started):
+                    if process in waiting and process.poll() is not None:
                         waiting.remove(process)
-                        failed = failed or process.returncode
+                        if process.returncode and not failed:
+                            failed = process.returncode
+                            print(f"rank {rank} {ending(failed)}: the others are ended", file=sys.stderr, flush=True)
         finally:
             _end(started, grace if failed else 0.0)
         return failed if failed >= 0 else 128 - failed
@@ -165,6 +167,11 @@ class Testbed:
     def down(self) -> None:
         """Remove it."""
         down(self.network.name)
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def up(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Testbed:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import share
-from meshwright.errors import EngineError, SpecError
+from meshwright.errors import SpecError
+from meshwright.launch import require
 from meshwright.plan import Plan
 from meshwright.program import Goal
 
@@ -191,25 +192,24 @@ def make_engine(name: str, timeout: float, device: str | None = None, host_devic
 
     device: cpu or cuda, for torch. host_devices: how many devices JAX is to make of this host.
     """
-    try:
-        if name == "torch":
-            from meshwright.trials.torch import TorchEngine
+    if name == "jax" and host_devices is not None:  # before JAX looks for devices
+        flag = f"--xla_force_host_platform_device_count={host_devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    if name != "numpy":
+        require(name)
+    if name == "torch":
+        from meshwright.trials.torch import TorchEngine
 
-            return TorchEngine(timeout, device)
-        if name == "mpi":
-            from meshwright.trials.mpi import MpiEngine
+        return TorchEngine(timeout, device)
+    if name == "mpi":
+        from meshwright.trials.mpi import MpiEngine
 
-            return MpiEngine(timeout)
-        if name == "jax":
-            if host_devices is not None:  # before JAX looks for devices
-                flag = f"--xla_force_host_platform_device_count={host_devices}"
-                os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-                os.environ["JAX_PLATFORMS"] = "cpu"
-            from meshwright.trials.jax import JaxEngine
+        return MpiEngine(timeout)
+    if name == "jax":
+        from meshwright.trials.jax import JaxEngine
 
-            return JaxEngine(timeout, local=host_devices is not None)
-    except ImportError as error:
-        raise EngineError(str(error)) from None
+        return JaxEngine(timeout, local=host_devices is not None)
     from meshwright.trials.numpy import NumpyEngine
 
     return NumpyEngine()
