@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +152,12 @@ def test_truncated_and_absent_plan_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_self: Path, _target: Path) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
     best = plan(A100, AXES, [parse_reduction("data=1GiB")]).candidates[0]
     (tmp_path / "plan.json").write_text("the old plan")
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(SpecError, match="no space left"):
         write_plan(best, tmp_path / "plan.json")
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]

@@ -1,4 +1,8 @@
-"""Starting ranks on this machine, through the launchers that their libraries bring along."""
+"""Starting ranks on this machine, through the launchers that their libraries bring along.
+
+What happens to lie in the current folder is neither imported nor executed: Python is started with a safe path, and
+programs are looked for in the absolute folders of PATH alone.
+"""
 
 import ctypes
 import os
@@ -6,9 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 from meshwright.errors import EngineError
 
@@ -21,17 +27,34 @@ def require(engine: str) -> None:
         raise EngineError(str(error)) from None
 
 
+def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment without the current folder in its search paths: no relative PATH, no empty entries elsewhere."""
+    safe = dict(environment)
+    for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
+        entries = safe.pop(name, "").split(os.pathsep)
+        kept = [entry for entry in entries if (Path(entry).is_absolute() if name == "PATH" else entry)]
+        if kept:
+            safe[name] = os.pathsep.join(kept)
+    return safe
+
+
+def find_program(name: str) -> str | None:
+    """Where a program is, if it is not just in the current folder."""
+    return shutil.which(name, path=safe_environment().get("PATH", os.defpath))
+
+
 def torchrun_command(ranks: int) -> list[str]:
     """The command that starts so many ranks of a Python module that follows it, with torchrun."""
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
 
 
 def mpirun_command(ranks: int) -> list[str]:
     """The command that starts so many ranks of the command that follows it, with Open MPI's or MPICH's mpirun."""
-    path = shutil.which("mpirun")
+    path = find_program("mpirun")
     if path is None:
         raise EngineError("there is no mpirun here; install Open MPI or MPICH, on Debian: apt-get install openmpi-bin")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    asked = subprocess.run([path, "--version"], env=safe_environment(), capture_output=True, text=True, check=False)
+    version = asked.stdout
     command = [path, "-n", str(ranks)]
     if "Open MPI" in version or "OpenRTE" in version:
         command += ["--oversubscribe", "--bind-to", "none"]
@@ -48,22 +71,32 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
     if find_spec({"torch": "torch", "mpi": "mpi4py"}[engine]) is None:
         require(engine)
     if engine == "mpi":
-        command = [*mpirun_command(ranks), sys.executable, "-m", "meshwright", *arguments]
+        command = [*mpirun_command(ranks), sys.executable, "-P", "-m", "meshwright", *arguments]
     else:
         command = [*torchrun_command(ranks), "-m", "meshwright", *arguments]
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ  # ranks share the cores
+    environment = {"OMP_NUM_THREADS": "1"} | safe_environment()  # ranks share the cores
+    environment["PYTHONSAFEPATH"] = "1"  # also for the ranks that torchrun starts
     launcher: subprocess.Popen[bytes] | None = None
+    with signals_interrupt():
+        try:
+            launcher = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_die_with_parent)
+            return launcher.wait()
+        finally:
+            if launcher is not None and launcher.poll() is None:
+                _end(launcher)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Have every signal that asks this process to end raise KeyboardInterrupt meanwhile, so that it can clean up."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
     try:
-        launcher = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_die_with_parent)
-        return launcher.wait()
+        yield
     finally:
-        if launcher is not None and launcher.poll() is None:
-            _end(launcher)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -1,17 +1,16 @@
 """Plan files: JSON, versioned. Reading one checks every part of it, and that the times are those of its programs."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import isclose
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from meshwright.cost import CostModel
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
+from meshwright.files import write_file
 from meshwright.hierarchy import reduction_hierarchy
 from meshwright.layout import layout_of
 from meshwright.placement import Placement
@@ -47,28 +46,7 @@ def write_plan(plan: Plan, path: Path) -> None:
         "library": library_document(plan.library),
         **plan.document(),
     }
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    try:
-        target = path.resolve()
-        if target.exists() and not target.is_file():  # a device or a pipe is written to, never replaced
-            target.write_text(text, encoding="utf-8")
-            return
-        with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".plan-", delete=False) as new:
-            unfinished = Path(new.name)
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.chmod(0o666 & ~_umask())
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise SpecError(f"cannot write the plan file {str(path)!r}: {error}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_file(path, json.dumps(document, indent=1, allow_nan=False) + "\n", "the plan file")
 
 
 def read_plan(path: Path) -> Plan:

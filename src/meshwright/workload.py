@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from meshwright.errors import PlacementError, SpecError
+from meshwright.files import write_file
 from meshwright.llm import GROUPS, Lines, Model, read_model
 from meshwright.placement import parse_axes
 from meshwright.plan import Communication, Reduction, Transfer, kind_of
@@ -237,10 +238,7 @@ def read_workload_text(text: str, source: str) -> WorkloadFile:
 def write_workload(workload: Workload, path: Path) -> None:
     """Write a workload's communications to a file."""
     text = yaml.safe_dump(workload.document(), sort_keys=False, width=120, allow_unicode=True)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"cannot write the workload file {str(path)!r}: {error}") from None
+    write_file(path, text, "the workload file")
 
 
 def _overlap(node: yaml.Node, source: str) -> dict[str, float]:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from meshwright import parse_reduction, parse_system, plan, write_plan
-from meshwright.launch import mpirun_command, torchrun_command
+from meshwright.launch import mpirun_command, safe_environment, torchrun_command
 from tests.cli.test_verbs import run, run_json
+from tests.traps import Traps
 
 MPI = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (Debian: openmpi-bin)")
 REDUCTIONS = ["data=40KiB", "shard=4001B", "reduce-scatter:data+shard=400KiB", "all-gather:data=12B"]
@@ -33,10 +34,21 @@ def made(folder: Path, reductions: list[str]) -> Path:
     return folder / "plan.json"
 
 
-def launched(launcher: list[str], *arguments: str, limit: float = 120) -> "subprocess.CompletedProcess[str]":
+def launched(
+    launcher: list[str], *arguments: str, limit: float = 120, traps: Traps | None = None
+) -> "subprocess.CompletedProcess[str]":
     command = [*launcher, "-m", "meshwright", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PATH": traps.path} if traps else {})
+    folder = traps.folder if traps else None
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=limit, env=environment, cwd=folder, check=False
+    )
+
+
+def test_search_paths_without_the_current_folder() -> None:
+    given = {"PATH": ".::/bin:bin:/usr/bin", "PYTHONPATH": ":src::/a", "LD_LIBRARY_PATH": ":", "HOME": "."}
+    assert safe_environment(given) == {"PATH": "/bin:/usr/bin", "PYTHONPATH": "src:/a", "HOME": "."}
+    assert safe_environment({"PATH": "."}) == {}
 
 
 def is_right(document: dict[str, Any], engine: str, reductions: int) -> None:
@@ -60,9 +72,12 @@ def test_torch_through_torchrun(plan_file: Path) -> None:
     assert [row["bytes"] for row in document["reductions"]] == [40960, 4000, 409600, 12, 1024, 1024]
 
 
-def test_torch_locally_as_a_table(plan_file: Path) -> None:
-    done = launched([sys.executable], "run", str(plan_file), "--engine", "torch", "--local", "--bytes", "1kB")
+def test_torch_locally_as_a_table_from_a_folder_with_traps(plan_file: Path, tmp_path: Path) -> None:
+    arguments = ["run", str(plan_file), "--engine", "torch", "--local", "--bytes", "1kB"]
+    traps = Traps(tmp_path)
+    done = launched([sys.executable, "-P"], *arguments, traps=traps)
     assert done.returncode == 0, done.stderr
+    assert not traps.sprung
     head, *rows = done.stdout.splitlines()
     assert head.split() == ["reduction", "bytes", "time", "default", "speedup", "result", "program"]
     assert len(rows) == 6
@@ -70,12 +85,15 @@ def test_torch_locally_as_a_table(plan_file: Path) -> None:
 
 
 @MPI
-def test_mpi_through_mpirun_and_locally(plan_file: Path) -> None:
+def test_mpi_through_mpirun_and_locally_from_a_folder_with_traps(plan_file: Path, tmp_path: Path) -> None:
     for launcher, local in (([*mpirun_command(4), sys.executable], []), ([sys.executable], ["--local"])):
         done = launched(launcher, "run", str(plan_file), "--engine", "mpi", "--json", "--repeat", "2", *local)
         assert done.returncode == 0, done.stderr
         is_right(json.loads(done.stdout), "mpi", 6)
-    done = launched([sys.executable], "run", str(plan_file), "--engine", "mpi", "--local", "--repeat", "1")
+    traps = Traps(tmp_path)
+    arguments = ["run", str(plan_file), "--engine", "mpi", "--local", "--repeat", "1"]
+    done = launched([sys.executable, "-P"], *arguments, traps=traps)
+    assert not traps.sprung
     assert len(done.stdout.splitlines()) == 7
     assert "\x1b" not in done.stdout, "mpirun gives ranks a terminal, but this is a pipe"
 

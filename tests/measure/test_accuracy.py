@@ -94,5 +94,9 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     text = (tmp_path / "accuracy.svg").read_text()
     assert "<svg" in text
     assert text.count("<use ") > 20  # a mark for each program
-    with pytest.raises(SpecError, match="cannot draw"):
+    with pytest.raises(SpecError, match=r"cannot write the file .*No such file"):
         scatter(join(measured(), RING), tmp_path / "no" / "accuracy.svg")
+    with pytest.raises(SpecError, match=r"cannot draw .*Format 'docx' is not supported"):
+        scatter(join(measured(), RING), tmp_path / "accuracy.docx")
+    scatter(join(measured(), RING), tmp_path / "accuracy")
+    assert (tmp_path / "accuracy").read_bytes().startswith(b"\x89PNG")

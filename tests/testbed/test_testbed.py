@@ -14,9 +14,11 @@ import pytest
 
 from meshwright import EngineError, SpecError, parse_system
 from meshwright.measure.records import read_measurements
+from meshwright.systemfile import system_document
 from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
 from tests.cli.test_verbs import run, run_json
 from tests.testbed.conftest import needs_testbed
+from tests.traps import Traps
 
 SPEC = "node=2@20Mbit/s,gpu=2@100Mbit/s"
 
@@ -115,9 +117,16 @@ def relays(name: str) -> list[int]:
 
 
 @needs_testbed
-def test_latency_is_that_of_the_level_at_which_devices_part() -> None:
+def test_latency_is_that_of_the_level_at_which_devices_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traps = Traps(tmp_path)
     name = f"late{os.getpid()}"
-    with temporary(parse_system("node=2@20Mbit/s+12ms,gpu=2@100Mbit/s+3ms"), name) as bed:
+    system = parse_system("node=2@20Mbit/s+12ms,gpu=2@100Mbit/s+3ms")
+    with monkeypatch.context() as there:
+        there.chdir(traps.folder)
+        there.setenv("PATH", traps.path)
+        assert up(system, name).run(["sh", "-c", "true"]) == 0
+    assert not traps.sprung
+    with temporary(system, name) as bed:
         (relay,) = relays(name)
         document = checked(name, 0.4)
         node, gpu = document["rates"]
@@ -229,7 +238,7 @@ def test_without_the_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("testbed", "up", "--system", SPEC)
     assert done.exit_code == 3
     assert done.stderr.strip() == "Error: a testbed needs root, to make network namespaces: run it with sudo"
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     assert missing_rights() == "a testbed needs the command ip: install iproute2"
 
 
@@ -243,20 +252,66 @@ def test_what_is_known_about_a_testbed_may_be_damaged(monkeypatch: pytest.Monkey
         find("x")
 
 
+def test_what_others_could_have_written_about_a_testbed_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    state = tmp_path / "meshwright"
+    monkeypatch.setattr("meshwright.testbed.STATE", state)
+    assert find("x") is None
+    known = state / "testbed-x.json"
+
+    def refuses(message: str) -> None:
+        for act in (find, down, running):
+            with pytest.raises(EngineError, match=message):
+                act("x")
+
+    state.mkdir(mode=0o755)
+    assert find("x") is None
+    known.write_text(json.dumps({"system": system_document(parse_system(SPEC))}))
+    assert find("x") is not None
+    known.chmod(0o666)
+    refuses(r"testbed-x\.json can be written to by others, so it is not trusted")
+    known.chmod(0o644)
+    known.rename(tmp_path / "elsewhere")
+    known.symlink_to(tmp_path / "elsewhere")
+    refuses(r"testbed-x\.json is a link")
+    known.unlink()
+    (tmp_path / "elsewhere").rename(known)
+    state.chmod(0o777)
+    refuses("meshwright can be written to by others, so it is not trusted")
+    with pytest.raises(EngineError, match="meshwright can be written to by others"):
+        up(parse_system(SPEC), "x")
+    state.chmod(0o755)
+    state.rename(tmp_path / "moved")
+    state.symlink_to(tmp_path / "moved")
+    refuses("meshwright is a link")
+    state.unlink()
+    (tmp_path / "moved").rename(state)
+    assert find("x") is not None
+    if os.geteuid() == 0:
+        os.chown(state, 12_345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    refuses("meshwright belongs to user")
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (Debian: openmpi-bin)")
 def test_mpi_runs_across_the_links(bed: Testbed, tmp_path: Path) -> None:
     out = tmp_path / "m.jsonl"
     arguments = ["bench", "--system", SPEC, "--axes", "data=4", "--reduce", "data=256KiB", "--out", str(out)]
     arguments += ["--engine", "mpi", "--every", "1", "--best", "0", "--least", "1", "--most", "1"]
-    command = [sys.executable, "-m", "meshwright", "testbed", "exec", "--name", bed.network.name, "--mpi", "--"]
+    python, traps = [sys.executable, "-P", "-m", "meshwright"], Traps(tmp_path)
     done = subprocess.run(
-        [*command, sys.executable, "-m", "meshwright", *arguments],
+        [*python, "testbed", "exec", "--name", bed.network.name, "--mpi", "--", *python, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
+        cwd=traps.folder,
+        env=os.environ | {"PATH": traps.path},
     )
     assert done.returncode == 0, done.stderr
+    assert not traps.sprung
     found = read_measurements(out)
     assert [one.program for one in found] == ["default", "AllReduce all"]
     for one in found:

@@ -10,6 +10,7 @@ import yaml
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
 from meshwright.cli.measuring import measure_cases, measuring_options, where
 from meshwright.errors import SpecError
+from meshwright.files import write_file
 from meshwright.measure.calibrate import Fit, Observation, fit, message_rate, microbenchmarks, observations
 from meshwright.measure.calibrate import shared_processors as with_shared
 from meshwright.measure.logs import read_log
@@ -100,10 +101,7 @@ def _write(found: Fit, out: Path | None, library_out: Path | None) -> None:
     for path, document in ((out, system_document(found.system)), (library_out, library_document(found.library))):
         if path is None:
             continue
-        try:
-            path.write_text(about + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        except OSError as error:
-            raise SpecError(f"cannot write {str(path)!r}: {error}") from None
+        write_file(path, about + yaml.safe_dump(document, sort_keys=False))
         say(f"wrote {path}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from meshwright.cli.common import json_option, print_json, say
+from meshwright.files import write_file
 from meshwright.reproduce import MACHINES, WIN, Case, Summary, cases, search_costs, summary
 
 
@@ -24,7 +25,7 @@ def reproduce(library: str, out: Path | None, as_json: bool) -> None:
     sums = {machine: summary(listed) for machine, listed in found.items()} | {"all": summary(everything)}
     page = _page(library, sums, everything, [asdict(cost) for cost in costs])
     if out is not None:
-        out.write_text(page, encoding="utf-8")
+        write_file(out, page)
         say(f"wrote {out}")
     if as_json:
         print_json(

@@ -1,9 +1,11 @@
 """Pictures of measurements; they need the extra `report` (Matplotlib)."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 from meshwright.errors import SpecError
+from meshwright.files import write_file
 from meshwright.measure.accuracy import Pair
 
 
@@ -31,9 +33,12 @@ def scatter(pairs: Sequence[Pair], path: Path) -> None:
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds")
     axes.legend(frameon=False)
+    form = path.suffix.removeprefix(".").lower() or "png"
+    drawn = BytesIO()
     try:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (OSError, ValueError) as error:
+        figure.savefig(drawn, format=form, metadata={"Date": None} if form == "svg" else None)
+    except ValueError as error:
         raise SpecError(f"cannot draw {str(path)!r}: {error}") from None
     finally:
         pyplot.close(figure)
+    write_file(path, drawn.getvalue())

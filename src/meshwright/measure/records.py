@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from meshwright.errors import SpecError
+from meshwright.files import append_file
 
 FORMAT, VERSION = "meshwright-measurements", 1
+HEADER = {"format": FORMAT, "version": VERSION}
 
 DEFAULT_PROGRAM = "default"
 """In place of a program: the library's own collective over the whole group."""
@@ -62,27 +64,28 @@ class Records:
         self.path = path
         self.done: dict[str, Measurement] = {}
         self.unfinished: dict[str, int] = {}
-        fresh = not path.exists() or path.stat().st_size == 0
+        self._file = append_file(path, "measurements to")
         try:
-            if not fresh:
-                self._load()
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise SpecError(f"cannot write measurements to {str(path)!r}: {error}") from None
-        if fresh:
-            self._write({"format": FORMAT, "version": VERSION})
+            if self._load() == 0:
+                self._write(HEADER)
+        except BaseException:
+            self._file.close()
+            raise
 
-    def _load(self) -> None:
-        whole = _whole_lines(self.path)
+    def _load(self) -> int:
+        """Take over what the file has, and cut off a torn last line; how many bytes are left."""
+        size, whole = os.fstat(self._file.fileno()).st_size, _whole_lines(self.path)
+        if whole == 0 and not _line(HEADER).startswith(self.path.read_bytes()):
+            raise SpecError(f"{str(self.path)!r} is not a file of measurements, so nothing is added to it")
         for entry in entries(self.path):
             if isinstance(entry, Measurement):
                 self.done[entry.id] = entry
                 self.unfinished.pop(entry.id, None)
             else:
                 self.unfinished[entry] = self.unfinished.get(entry, 0) + 1
-        if whole < self.path.stat().st_size:
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
+        if whole < size:
+            os.truncate(self._file.fileno(), whole)
+        return whole
 
     def start(self, measurement: Measurement) -> None:
         """Note that a measurement begins."""
@@ -95,7 +98,7 @@ class Records:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+            self._file.write(_line(line))
             os.fsync(self._file.fileno())
         except OSError as error:
             self._file.close()
@@ -112,6 +115,10 @@ class Records:
     def __exit__(self, *_: object) -> None:
         """Close the file."""
         self.close()
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, allow_nan=False).encode() + b"\n"
 
 
 def read_measurements(path: Path) -> list[Measurement]:

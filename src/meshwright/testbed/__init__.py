@@ -11,24 +11,27 @@ Everything that it makes is inside network namespaces of its own, whose names it
 import ctypes
 import json
 import os
-import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.engine import TESTBED
 from meshwright.errors import EngineError, SpecError
+from meshwright.files import write_file
+from meshwright.launch import find_program, safe_environment
 from meshwright.system import System
 from meshwright.systemfile import read_system_text, system_document
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
 
 STATE = Path("/run/meshwright")
+NAMESPACES = Path("/run/netns")
 DEFAULT_NAME = "testbed"
 RELAY = "meshwright.testbed.relay"
 TUN = "/dev/net/tun"
@@ -91,7 +94,7 @@ class Testbed:
         to others.
         """
         settings = {
-            "plm_rsh_agent": f"{sys.executable} -m meshwright testbed shell --name {self.network.name}",
+            "plm_rsh_agent": f"{sys.executable} -P -m meshwright testbed shell --name {self.network.name}",
             "btl": "tcp,self",
             "btl_tcp_flags": "0x1",
             "btl_tcp_if_include": INTERFACE,
@@ -124,15 +127,20 @@ class Testbed:
     def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
         """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
 
-        When one fails it is named on stderr and the others are ended; so they are when this process is.
+        They have no stdin. When one fails it is named on stderr and the others are ended, with what they started; so
+        they are when this process is interrupted.
         """
         started: list[subprocess.Popen[bytes]] = []
         port = 20_000 + os.getpid() % 10_000
         failed = 0
         try:
             for device in range(self.system.devices):
-                settings = {**environment, **self.environment(device, port)}
-                started.append(subprocess.Popen(self.command(device, command), env=settings))
+                settings = {**safe_environment(environment), **self.environment(device, port)}
+                started.append(
+                    subprocess.Popen(
+                        self.command(device, command), env=settings, stdin=subprocess.DEVNULL, process_group=0
+                    )
+                )
             waiting = list(started)
             while waiting and not failed:
                 time.sleep(0.02)
@@ -143,7 +151,8 @@ class Testbed:
                             failed = process.returncode
                             print(f"rank {rank} {ending(failed)}: the others are ended", file=sys.stderr, flush=True)
         finally:
-            _end(started, grace if failed else 0.0)
+            if any(process.poll() != 0 for process in started):
+                _end(started, grace if failed else 0.0)
         return failed if failed >= 0 else 128 - failed
 
     def counters(self) -> list[Counter]:
@@ -189,8 +198,9 @@ def up(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Testbed:
         raise EngineError(
             f"there are namespaces that are not ours: {', '.join(sorted(taken)[:3])}; take another --name"
         )
-    STATE.mkdir(exist_ok=True)
-    _state(name).write_text(json.dumps({"system": system_document(system), "burst": burst}))
+    STATE.mkdir(mode=0o755, exist_ok=True)
+    _check_trusted(STATE)
+    write_file(_state(name), json.dumps({"system": system_document(system), "burst": burst}))
     try:
         _build(network)
     except BaseException:
@@ -201,6 +211,11 @@ def up(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Testbed:
 
 def find(name: str = DEFAULT_NAME) -> Testbed | None:
     """The testbed with a name, if it is up."""
+    try:
+        for path in (STATE, _state(name)):
+            _check_trusted(path)
+    except FileNotFoundError:
+        return None
     try:
         document = json.loads(_state(name).read_text())
         system = read_system_text(json.dumps(document["system"]), f"testbed {name}")
@@ -257,13 +272,13 @@ def temporary(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> I
 def missing_rights() -> str:
     """Why no testbed can be built here; empty if one can."""
     for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("bridge", "iproute2"), ("unshare", "util-linux")):
-        if shutil.which(tool) is None:
+        if find_program(tool) is None:
             return f"a testbed needs the command {tool}: install {package}"
     if os.geteuid() != 0:
         return "a testbed needs root, to make network namespaces: run it with sudo"
     probe = f"mw-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "delete", probe], capture_output=True, check=False)
+    made = _started(["ip", "netns", "add", probe], capture_output=True)
+    _started(["ip", "netns", "delete", probe], capture_output=True)
     return "" if made.returncode == 0 else f"network namespaces cannot be made here: {made.stderr.strip()}"
 
 
@@ -274,6 +289,17 @@ def _check_rights() -> None:
 
 def _state(name: str) -> Path:
     return STATE / f"testbed-{name}.json"
+
+
+def _check_trusted(path: Path) -> None:
+    """Refuse what is not this user's or root's alone: root acts on what these files say."""
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise EngineError(f"{path} is a link, so what it leads to is not trusted: remove it")
+    if found.st_uid not in (0, os.geteuid()):
+        raise EngineError(f"{path} belongs to user {found.st_uid}, so it is not trusted: remove it")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise EngineError(f"{path} can be written to by others, so it is not trusted: remove it")
 
 
 def _existing() -> set[str]:
@@ -303,8 +329,8 @@ def _build(network: Network) -> None:
     _batch(["bridge", "-n", network.fabric, "-batch", "-"], network.bridge_commands())
     if network.delayed:
         # In a session of its own, with nothing of this process's: it lives until the testbed is taken down.
-        relay = ["setsid", "--fork", sys.executable, "-m", RELAY, network.name]
-        said = subprocess.run(relay, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+        relay = ["setsid", "--fork", sys.executable, "-P", "-m", RELAY, network.name]
+        said = _started(relay, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
         if not _relayed(network):
             raise EngineError(f"the process that adds latency has ended: {said.strip()[-300:]}")
 
@@ -324,8 +350,13 @@ def _command_line(pid: str) -> bytes:
         return b""
 
 
+def _started(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run one of the system's tools, none of which is looked for in the current folder."""
+    return subprocess.run(command, text=True, check=False, env=safe_environment(), **options)
+
+
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _started(command, capture_output=True)
     if done.returncode != 0:
         raise EngineError(f"{' '.join(command[:6])} failed: {done.stderr.strip()[:300]}")
     return done.stdout
@@ -334,7 +365,7 @@ def _run(command: Sequence[str]) -> str:
 def _batch(command: Sequence[str], lines: Sequence[str]) -> None:
     if not lines:
         return
-    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    done = _started(command, input="\n".join(lines) + "\n", capture_output=True)
     if done.returncode != 0:
         raise EngineError(f"{' '.join(command)} failed: {done.stderr.strip()[:300]}")
 
@@ -342,7 +373,8 @@ def _batch(command: Sequence[str], lines: Sequence[str]) -> None:
 def enter(namespace: str) -> None:
     """Move this process into a network namespace; Python has a function for it from 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
-    handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
+    _check_trusted(NAMESPACES)
+    handle = os.open(NAMESPACES / namespace, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if libc.setns(handle, 0x40000000) != 0:  # CLONE_NEWNET
             raise EngineError(f"cannot enter {namespace}: {os.strerror(ctypes.get_errno())}")
@@ -351,19 +383,18 @@ def enter(namespace: str) -> None:
 
 
 def _end(processes: Sequence["subprocess.Popen[Any]"], grace: float) -> None:
-    """End processes that were started here, after some time to end by themselves."""
+    """End processes that were started here, and what they started, after some time to end by themselves."""
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(0.05)
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    for process in processes:
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + 5
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _end_inside(namespaces: Sequence[str]) -> None:

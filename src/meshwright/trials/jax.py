@@ -50,14 +50,14 @@ class JaxEngine:
             join(timeout)
         jax.config.update("jax_enable_x64", True)  # or 64 bits would silently be 32
         self._watchdog = Watchdog(timeout, jax.process_index())
+        self._rank = {device: rank for rank, device in enumerate(jax.devices())}
+        self.ranks = sorted(self._rank[device] for device in jax.local_devices())
 
     def load(self, plan: Plan) -> None:
         """Make the mesh."""
         self.plan = plan
         self._reducer = Reducer(plan)
         self._mesh = factor_mesh(plan)
-        self._rank = {device: rank for rank, device in enumerate(jax.devices())}
-        self.ranks = sorted(self._rank[device] for device in jax.local_devices())
         every = self._reducer.axes(*plan.placement.axes)
         self._sharding = NamedSharding(self._mesh, PartitionSpec(every))
         positions = plan.placement.factor_mesh().reshape(-1).tolist()

@@ -18,6 +18,7 @@ class NumpyEngine:
     """Runs every group of a reduction in turn."""
 
     name = "numpy"
+    ranks: Sequence[int] = (0,)  # and all the others, once a plan is loaded
 
     def load(self, plan: Plan) -> None:
         """All ranks are here."""
