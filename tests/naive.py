@@ -4,7 +4,6 @@ It knows systems, placements and device groups, and shares no code with `meshwri
 """
 
 from collections import defaultdict
-from fractions import Fraction
 from itertools import pairwise, product
 from math import prod
 
@@ -12,7 +11,7 @@ from meshwright import Collective, Fabric, Placement, Step, reduction_hierarchy
 from meshwright.program import device_groups
 from meshwright.radix import digits_of
 
-Edge = tuple[int, int, Fraction]  # from the member, to the member, bytes in units of what a member holds
+Edge = tuple[int, int, float]  # from the member, to the member, bytes in units of what a member holds
 
 
 class Naive:
@@ -29,19 +28,19 @@ class Naive:
         self.digits = [digits_of(rank, self.counts) for rank in range(self.system.devices)]
 
     def step(self, step: Step, chunks: list[int], algorithm: str) -> float:
-        phases: list[dict[tuple[int, int], Fraction]] = []
+        phases: list[dict[tuple[int, int], float]] = []
         latencies: list[float] = []
-        switched: list[tuple[list[int], Fraction]] = []
+        switched: list[tuple[list[int], float]] = []
         for reduction_group in self.reduction_groups:
             for group in device_groups(step.grouping, self.hierarchy.radices):
-                held = Fraction(chunks[group[0]] * self.payload, self.hierarchy.size)
+                held = chunks[group[0]] * self.payload / self.hierarchy.size
                 members = [reduction_group[d] for d in group]
                 if algorithm == "switch":
                     switched.append((members, held))
                     continue
                 for k, (variants, messages) in enumerate(self.phases(algorithm, step.collective, members)):
                     if len(phases) == k:
-                        phases.append(defaultdict(Fraction))
+                        phases.append(defaultdict(float))
                         latencies.append(0.0)
                     latencies[k] = max(latencies[k], messages * (2 if self.handshake else 1))
                     for edges in variants:
@@ -72,13 +71,13 @@ class Naive:
 
     def transfer(self, to_everyone: bool) -> float:
         """Everyone sends a part to everyone of its group, or all it holds to the next."""
-        edges: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        edges: dict[tuple[int, int], float] = defaultdict(float)
         latency = 0.0
         for members in self.reduction_groups:
             for k, a in enumerate(members):
                 others = [b for b in members if b != a] if to_everyone else list(members[k + 1 : k + 2])
                 for b in others:
-                    edges[a, b] += Fraction(self.payload, len(members) if to_everyone else 1)
+                    edges[a, b] += self.payload / (len(members) if to_everyone else 1)
                 if to_everyone:
                     latency = max(latency, sum(self.latency(a, b) for b in others))
             if not to_everyone:
@@ -98,16 +97,16 @@ class Naive:
         self, algorithm: str, collective: Collective, members: list[int]
     ) -> list[tuple[list[list[Edge]], float]]:
         size = len(members)
-        one = Fraction(1)
+        one = 1.0
         path = sum(self.latency(a, b) for a, b in pairwise(members))
         # Round a ring, the slowest chunk takes every edge but one of the cheapest kind, that between neighbours.
         cycle = path + self.latency(members[-1], members[0]) - self.latency(members[0], members[1])
         farthest = self.outermost_latency(members)
         if algorithm in ("ring", "two-way-ring"):
             amount, rounds = {
-                Collective.ALL_REDUCE: (2 * Fraction(size - 1, size), 2),
-                Collective.REDUCE_SCATTER: (Fraction(size - 1, size), 1),
-                Collective.ALL_GATHER: (Fraction(size - 1), 1),
+                Collective.ALL_REDUCE: (2 * (size - 1) / size, 2),
+                Collective.REDUCE_SCATTER: ((size - 1) / size, 1),
+                Collective.ALL_GATHER: (float(size - 1), 1),
                 Collective.REDUCE: (one, 1),
                 Collective.BROADCAST: (one, 1),
             }[collective]
@@ -123,12 +122,12 @@ class Naive:
                 orders += [order[::-1] for order in orders]
             return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * cycle)]
         if algorithm == "direct":
-            amount = one if collective is Collective.ALL_GATHER else Fraction(1, size)
+            amount = one if collective is Collective.ALL_GATHER else 1 / size
             everyone = [(a, b, amount) for a in range(size) for b in range(size) if a != b]
             return [([everyone], farthest)] * (2 if collective is Collective.ALL_REDUCE else 1)
         if algorithm == "reduce-and-scatter":
             there = [(k, 0, one) for k in range(1, size)]
-            back = [(0, k, Fraction(1, size)) for k in range(1, size)]
+            back = [(0, k, 1 / size) for k in range(1, size)]
             return [([there], farthest), ([back], farthest)]
         if algorithm == "halving":
             if any(fan & (fan - 1) for fan in self.fans(members)):
@@ -136,7 +135,7 @@ class Naive:
             return self.halving(collective, members)
         if algorithm in ("recursive", "doubling"):
             rounds_list = []
-            distance, amount = 1, one if algorithm == "doubling" else Fraction(1, 2)
+            distance, amount = 1, one if algorithm == "doubling" else 0.5
             if collective is Collective.ALL_GATHER:
                 amount *= size
             while distance < size:
@@ -155,7 +154,7 @@ class Naive:
     def halving(self, collective: Collective, members: list[int]) -> list[tuple[list[list[Edge]], float]]:
         """A butterfly that swaps half of what is left with the farthest first."""
         found = []
-        distance, amount = len(members) // 2, Fraction(1, 2)
+        distance, amount = len(members) // 2, 0.5
         while distance:
             edges = [(k, k ^ distance, amount) for k in range(len(members))]
             found.append(([edges], max(self.latency(members[a], members[b]) for a, b, _ in edges)))
@@ -192,10 +191,10 @@ class Naive:
     def rooted(
         self, algorithm: str, collective: Collective, members: list[int]
     ) -> list[tuple[list[list[Edge]], float]]:
-        size, one = len(members), Fraction(1)
+        size, one = len(members), 1.0
         if algorithm == "ring-gather":
             (ring,) = self.phases("ring", Collective.REDUCE_SCATTER, members)
-            gather = [(k, 0, Fraction(1, size)) for k in range(1, size)]
+            gather = [(k, 0, 1 / size) for k in range(1, size)]
             return [ring, ([gather], self.outermost_latency(members))]
         depth = {0: 0}
         edges: list[tuple[int, int]] = []
@@ -224,11 +223,11 @@ class Naive:
             for shift in (0, 1):
                 for parent, child in search_tree(blocks):
                     a, b = ((x + shift + turn) % blocks * inner + leader for x in (parent, child))
-                    edges += [(a, b, Fraction(1, 2)), (b, a, Fraction(1, 2))]
+                    edges += [(a, b, 0.5), (b, a, 0.5)]
             for block in range(blocks):
                 chain = [block * inner + (leader + k) % inner for k in range(inner)]
                 for a, b in pairwise(chain):
-                    edges += [(a, b, Fraction(1)), (b, a, Fraction(1))]
+                    edges += [(a, b, 1.0), (b, a, 1.0)]
             variants.append(edges)
         depth = 0
         while 2**depth < blocks:
@@ -236,11 +235,11 @@ class Naive:
         chain_seconds = sum(self.latency(a, b) for a, b in pairwise(members[:inner]))
         return variants, 2 * (depth * self.outermost_latency(members) + chain_seconds)
 
-    def in_switch(self, groups: list[tuple[list[int], Fraction]]) -> float:
+    def in_switch(self, groups: list[tuple[list[int], float]]) -> float:
         """Every member sends its bytes up to the switch where the group meets, and gets as many back."""
-        up: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
-        alone: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-        bus: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
+        up: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
+        alone: dict[tuple[int, int], float] = defaultdict(float)
+        bus: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         meet = min(self.meet(groups[0][0][0], other) for other in groups[0][0][1:])
         for members, held in groups:
             for level in self.carrying(meet):
@@ -257,13 +256,13 @@ class Naive:
         for (level, _), load in up.items():
             link = self.system.levels[level].link
             if link.fabric is not Fabric.BUS:
-                seconds = max(seconds, float(load) / (link.bandwidth or 0))
+                seconds = max(seconds, load / (link.bandwidth or 0))
         for (level, _), load in bus.items():
-            seconds = max(seconds, float(load) / (self.system.levels[level].link.bandwidth or 0))
+            seconds = max(seconds, load / (self.system.levels[level].link.bandwidth or 0))
         for (level, _), load in alone.items():
             limit = self.system.levels[level].link.per_device
             if limit is not None:
-                seconds = max(seconds, float(load) / limit)
+                seconds = max(seconds, load / limit)
         spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in groups[0][0]}) > 1]
         return seconds + (4 if self.handshake else 2) * sum(self.system.levels[k].link.latency for k in spanned)
 
@@ -276,14 +275,14 @@ class Naive:
 
     # -- routing --
 
-    def time(self, edges: dict[tuple[int, int], Fraction]) -> float:
+    def time(self, edges: dict[tuple[int, int], float]) -> float:
         """The most loaded link of a phase."""
-        out: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
-        into: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
-        bus: dict[tuple[int, tuple[int, ...]], Fraction] = defaultdict(Fraction)
-        wires: dict[tuple[int, tuple[int, ...], int, int], Fraction] = defaultdict(Fraction)
-        sent: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-        received: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        out: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
+        into: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
+        bus: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
+        wires: dict[tuple[int, tuple[int, ...], int, int], float] = defaultdict(float)
+        sent: dict[tuple[int, int], float] = defaultdict(float)
+        received: dict[tuple[int, int], float] = defaultdict(float)
         for (a, b), amount in edges.items():
             meet = self.meet(a, b)
             for level in self.carrying(meet):
@@ -306,12 +305,12 @@ class Naive:
         seconds = 0.0
         for loads in (out, into, bus, wires):
             for key, load in loads.items():
-                seconds = max(seconds, float(load) / (self.system.levels[key[0]].link.bandwidth or 0))
+                seconds = max(seconds, load / (self.system.levels[key[0]].link.bandwidth or 0))
         for single in (sent, received):
             for (level, _), load in single.items():
                 limit = self.system.levels[level].link.per_device
                 if limit is not None:
-                    seconds = max(seconds, float(load) / limit)
+                    seconds = max(seconds, load / limit)
         return seconds
 
 
