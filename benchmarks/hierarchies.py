@@ -20,7 +20,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -110,11 +109,11 @@ def search(placement: Placement, order: str, axes: Sequence[str], max_steps: int
     @cache
     def price(step: Step, chunks: tuple[int, ...]) -> float:
         """The time of plain rings in all groups of a step, routed over the explicit tree."""
-        edges: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        edges: dict[tuple[int, int], float] = defaultdict(float)
         for instance in instances:
             for group in device_groups(step.grouping, radices):
                 members = sorted(instance[k] for k in group)
-                held = Fraction(chunks[group[0]] * PAYLOAD, size)
+                held = chunks[group[0]] * PAYLOAD / size
                 ((variants, _),) = naive.phases("ring", step.collective, members)
                 for a, b, amount in variants[0]:
                     edges[members[a], members[b]] += amount * held

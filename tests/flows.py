@@ -7,7 +7,6 @@ links by max-min fairness. It shares routing with the naive cost model, and noth
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from meshwright import Collective, Fabric, Goal, Program, Step
 from meshwright.program import Pipelined, device_groups
@@ -80,26 +79,26 @@ class Simulation(Naive):
         return found
 
     def step_flows(self, step: Step, held: list[int], chunks: int, algorithm: str) -> list[list[Flow]]:
-        phases: list[dict[tuple[int, int], Fraction]] = []
+        phases: list[dict[tuple[int, int], float]] = []
         switched: list[Flow] = []
         for reduction_group in self.reduction_groups:
             for group in device_groups(step.grouping, self.hierarchy.radices):
-                amount = Fraction(held[group[0]] * self.payload, self.hierarchy.size * chunks)
+                amount = held[group[0]] * self.payload / (self.hierarchy.size * chunks)
                 members = [reduction_group[d] for d in group]
                 if algorithm == "switch":
                     if amount:
-                        switched.append(Flow(float(amount), self.through_switches(step.collective, members)))
+                        switched.append(Flow(amount, self.through_switches(step.collective, members)))
                     continue
                 for k, (variants, _) in enumerate(self.phases(algorithm, step.collective, members)):
                     if len(phases) == k:
-                        phases.append(defaultdict(Fraction))
+                        phases.append(defaultdict(float))
                     for edges in variants:
                         for a, b, share in edges:
                             phases[k][members[a], members[b]] += share * amount / len(variants)
         if algorithm == "switch":
             return [switched]
         return [
-            [Flow(float(amount), dict.fromkeys(self.route(a, b), 1.0)) for (a, b), amount in phase.items() if amount]
+            [Flow(amount, dict.fromkeys(self.route(a, b), 1.0)) for (a, b), amount in phase.items() if amount]
             for phase in phases
         ]
 

@@ -69,7 +69,7 @@ class Meaning:
     def __init__(self, radices: tuple[int, ...]) -> None:
         self.radices, self.levels, size = radices, len(radices), prod(radices)
         self.positions = list(np.ndindex(*radices))
-        digits = np.array(self.positions)
+        digits: Array = np.array(self.positions)
         self.arrays = np.random.default_rng(size).integers(0, 2**40, (size, size))
         self.classes = ((digits == 0) << np.arange(self.levels)).sum(axis=1)
         self.same = digits[:, None, :] == digits[None, :, :]

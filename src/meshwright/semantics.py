@@ -5,7 +5,7 @@ says, for every device and chunk, whose contributions the device's copy of the c
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice, product
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from meshwright.hierarchy import Hierarchy
 from meshwright.program import (
     Collective,
     Goal,
+    Grouping,
     Program,
     Step,
     all_steps,
@@ -69,7 +70,7 @@ def apply_step(state: State, step: Step, radices: tuple[int, ...]) -> State:
     after = list(state)
     rule = _RULES[step.collective]
     levels = range(step.grouping.first, step.grouping.last + 1)
-    for group in device_groups(step.grouping, radices):
+    for group in _groups(step.grouping, radices):
         try:
             results = rule([state[d] for d in group], group, levels, radices)
         except RuleBrokenError as forbidden:
@@ -78,6 +79,12 @@ def apply_step(state: State, step: Step, radices: tuple[int, ...]) -> State:
         for device, held in zip(group, results, strict=True):
             after[device] = held
     return tuple(after)
+
+
+@lru_cache(maxsize=1024)
+def _groups(grouping: Grouping, radices: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The groups of a step: the same ones are asked for in many states."""
+    return tuple(device_groups(grouping, radices))
 
 
 def _union(states: list[Held], group: Sequence[int]) -> Held:
