@@ -4,19 +4,19 @@ What happens to lie in the current folder is neither imported nor executed: Pyth
 programs are looked for in the absolute folders of PATH alone.
 """
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from meshwright.errors import EngineError
+from meshwright.signals import die_with_parent, interrupting
 
 
 def require(engine: str) -> None:
@@ -77,33 +77,14 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
     environment = {"OMP_NUM_THREADS": "1"} | safe_environment()  # ranks share the cores
     environment["PYTHONSAFEPATH"] = "1"  # also for the ranks that torchrun starts
     launcher: subprocess.Popen[bytes] | None = None
-    with signals_interrupt():
+    die = partial(die_with_parent, os.getpid(), signal.SIGTERM)
+    with interrupting():
         try:
-            launcher = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_die_with_parent)
+            launcher = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=die)
             return launcher.wait()
         finally:
             if launcher is not None and launcher.poll() is None:
                 _end(launcher)
-
-
-@contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """Have every signal that asks this process to end raise KeyboardInterrupt meanwhile, so that it can clean up."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _die_with_parent() -> None:
-    """Have Linux send SIGTERM to this process when the one that started it ends, however that happens."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _end(launcher: "subprocess.Popen[bytes]") -> None:

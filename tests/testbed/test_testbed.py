@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from meshwright import EngineError, SpecError, parse_system
+from meshwright import testbed as beds
 from meshwright.measure.records import read_measurements
 from meshwright.systemfile import system_document
 from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
@@ -183,6 +184,28 @@ def test_a_crashed_run_is_cleaned_up() -> None:
     with temporary(parse_system("node=2@10Mbit/s"), name) as bed:  # in its place
         assert bed.system.devices == 2
     assert not namespaces(name)
+
+
+@needs_testbed
+@pytest.mark.parametrize("at", ["write_file", "_build", "_started"])
+def test_a_testbed_whose_building_is_interrupted_leaves_nothing(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"stop{os.getpid()}"
+    work = getattr(beds, at)
+    calls: list[object] = []
+
+    def struck(*given: Any, **options: Any) -> Any:
+        done = work(*given, **options)
+        calls.append(given)
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return done
+
+    monkeypatch.setattr(beds, at, struck)
+    done = run("testbed", "up", "--system", SPEC, "--name", name)
+    assert (done.exit_code, done.stderr) == (143, "Error: interrupted by SIGTERM\n")
+    assert not namespaces(name)
+    assert not namespaces(f"probe-{os.getpid()}")
+    assert find(name) is None
 
 
 @needs_testbed

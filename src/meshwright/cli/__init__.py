@@ -2,10 +2,11 @@
 
 Results go to stdout: a table for people, or with `--json` one JSON document. Everything else goes to stderr.
 Exit codes: 0 fine, 1 the answer is no (an invalid program, a wrong result), 2 bad input, 3 a plan cannot
-run here or a run failed.
+run here or a run failed, 129, 130 and 143 interrupted by SIGHUP, SIGINT and SIGTERM.
 """
 
 import errno
+import signal
 import sys
 from typing import Any
 
@@ -26,10 +27,19 @@ from meshwright.cli.systems import systems
 from meshwright.cli.testbed import testbed
 from meshwright.cli.workload import workload
 from meshwright.errors import EngineError, MeshwrightError
+from meshwright.signals import Interrupted, interrupting
 
 
 class _Group(click.Group):
-    """A group that turns every error a user can meet into a message and exit code 2."""
+    """A group that turns every error a user can meet into a message and an exit code."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line."""
+        try:
+            return super().main(*args, **kwargs)
+        finally:
+            if not args and "args" not in kwargs:  # the process ends: a signal need not be heard any more
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
@@ -39,9 +49,13 @@ class _Group(click.Group):
             if hasattr(stream, "reconfigure"):  # what the terminal cannot show is escaped, not an error
                 stream.reconfigure(errors="backslashreplace")
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
+            with interrupting():
+                result = super().invoke(ctx)
+                sys.stdout.flush()
+                return result
+        except Interrupted as error:
+            click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(128 + error.number) from None
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise

@@ -18,6 +18,7 @@ from meshwright.launch import run_locally
 from meshwright.measure.bench import Case, Patience, measure
 from meshwright.measure.records import Measurement, Records
 from meshwright.measure.supervise import missing, supervise
+from meshwright.signals import end_at_once
 from meshwright.system import System
 from meshwright.testbed.watch import link_watch
 from meshwright.trials import ENGINES, make_engine
@@ -101,6 +102,7 @@ def measure_cases(system: System, wanted: list[Case], out: Path, at: Where) -> N
 
 def _rank(wanted: list[Case], out: Path, at: Where) -> None:
     """What every rank does."""
+    end_at_once()
     engine = make_engine(at.engine, at.timeout)
     if 0 not in engine.ranks:
         measure(engine, wanted, None, at.patience)

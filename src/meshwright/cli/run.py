@@ -12,6 +12,7 @@ from meshwright.errors import SpecError, TooLargeError
 from meshwright.launch import run_locally
 from meshwright.plan import Plan, ratio
 from meshwright.planfile import read_plan
+from meshwright.signals import end_at_once
 from meshwright.trials import DTYPES, ENGINES, Payload, Trial, make_engine, payloads, run_trials
 from meshwright.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
@@ -83,6 +84,7 @@ def run(
         sys.exit(run_locally(engine_name, plan.placement.system.devices, arguments))
     _check_memory(engine_name, plan, wanted)
     trials = []
+    end_at_once()
     with stdout_kept():
         engine = make_engine(engine_name, seconds, device, plan.placement.system.devices if local else None)
         engine.load(plan)

@@ -9,7 +9,7 @@ import click
 from meshwright import testbed as beds
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
 from meshwright.errors import SpecError
-from meshwright.launch import safe_environment, signals_interrupt
+from meshwright.launch import safe_environment
 from meshwright.system import load_system
 from meshwright.testbed.network import BURST
 from meshwright.testbed.rates import measure_rates
@@ -145,10 +145,9 @@ def exec(name: str, mpi: bool, command: tuple[str, ...]) -> None:  # noqa: A001
     if not command:
         raise SpecError("expected a command, as in: meshwright testbed exec -- python train.py")
     bed = beds.running(name)
-    with signals_interrupt():
-        if mpi:
-            sys.exit(subprocess.run(bed.mpirun(command), check=False, env=safe_environment()).returncode)
-        sys.exit(bed.run(command))
+    if mpi:
+        sys.exit(subprocess.run(bed.mpirun(command), check=False, env=safe_environment()).returncode)
+    sys.exit(bed.run(command))
 
 
 @testbed.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

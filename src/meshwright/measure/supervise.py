@@ -18,6 +18,7 @@ from pathlib import Path
 from meshwright.errors import EngineError
 from meshwright.launch import require
 from meshwright.measure.records import Measurement, Records, entries
+from meshwright.signals import die_with_parent, end_at_once
 from meshwright.testbed import Testbed, ending
 
 POLL = 0.05
@@ -28,12 +29,14 @@ def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int
     sys.stdout.flush()
     sys.stderr.flush()
     pids: dict[int, int] = {}
+    parent = os.getpid()
     for device in range(bed.system.devices):
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                die_with_parent(parent, signal.SIGKILL)  # or it would go on measuring, beside those of the next run
+                end_at_once()
                 bed.enter(device)
                 os.environ.update(bed.environment(device, port))
                 work(device)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from meshwright.engine import TESTBED
 from meshwright.errors import EngineError, SpecError
 from meshwright.files import write_file
 from meshwright.launch import find_program, safe_environment
+from meshwright.signals import die_with_parent
 from meshwright.system import System
 from meshwright.systemfile import read_system_text, system_document
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
@@ -128,17 +130,22 @@ class Testbed:
         """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
 
         They have no stdin. When one fails it is named on stderr and the others are ended, with what they started; so
-        they are when this process is interrupted.
+        they are when this process is interrupted, and they alone when it is killed.
         """
         started: list[subprocess.Popen[bytes]] = []
         port = 20_000 + os.getpid() % 10_000
+        die = partial(die_with_parent, os.getpid(), signal.SIGTERM)
         failed = 0
         try:
             for device in range(self.system.devices):
                 settings = {**safe_environment(environment), **self.environment(device, port)}
                 started.append(
                     subprocess.Popen(
-                        self.command(device, command), env=settings, stdin=subprocess.DEVNULL, process_group=0
+                        self.command(device, command),
+                        env=settings,
+                        stdin=subprocess.DEVNULL,
+                        process_group=0,
+                        preexec_fn=die,
                     )
                 )
             waiting = list(started)
@@ -200,8 +207,8 @@ def up(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Testbed:
         )
     STATE.mkdir(mode=0o755, exist_ok=True)
     _check_trusted(STATE)
-    write_file(_state(name), json.dumps({"system": system_document(system), "burst": burst}))
     try:
+        write_file(_state(name), json.dumps({"system": system_document(system), "burst": burst}))
         _build(network)
     except BaseException:
         down(name)
@@ -277,8 +284,10 @@ def missing_rights() -> str:
     if os.geteuid() != 0:
         return "a testbed needs root, to make network namespaces: run it with sudo"
     probe = f"mw-probe-{os.getpid()}"
-    made = _started(["ip", "netns", "add", probe], capture_output=True)
-    _started(["ip", "netns", "delete", probe], capture_output=True)
+    try:
+        made = _started(["ip", "netns", "add", probe], capture_output=True)
+    finally:
+        _started(["ip", "netns", "delete", probe], capture_output=True)
     return "" if made.returncode == 0 else f"network namespaces cannot be made here: {made.stderr.strip()}"
 
 

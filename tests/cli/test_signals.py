@@ -1,0 +1,34 @@
+"""Verbs that are asked to end: they clean up, say so, and end with the exit code that shells expect."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_verbs import run
+
+PLAN = ["plan", "--system", "node=2@1GB/s,gpu=2@8GB/s", "--axes", "data=4", "--reduce", "data=1MiB", "--out"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_lets_a_verb_clean_up(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cleaned: list[str] = []
+
+    def write(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)  # one more, from somebody impatient
+            cleaned.append("up")
+
+    monkeypatch.setattr(sys.modules["meshwright.cli.plan"], "write_plan", write)
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    done = run(*PLAN, str(tmp_path / "plan.json"))
+    assert done.exit_code == code
+    assert done.stderr.splitlines()[-1] == f"Error: interrupted by {number.name}"
+    assert cleaned == ["up"]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
