@@ -50,8 +50,12 @@ def test_older_nccl_tests_are_told_by_their_file(tmp_path: Path) -> None:
     older = "\n".join(NCCL.splitlines()[1:])
     assert read_log(log(tmp_path, older, "reduce_scatter-8.log"), "gpu", 8)[0].collective is Collective.REDUCE_SCATTER
     assert read_log(log(tmp_path, older, "all_gather.txt"), "gpu", 8)[0].collective is Collective.ALL_GATHER
-    with pytest.raises(SpecError, match="expected the output of nccl-tests"):
-        read_log(log(tmp_path, older, "mystery.log"), "gpu", 8)
+    for name in ("all_reduce_8.log", "all_reduce_perf.log", "8x_all_reduce_perf_h100.txt"):
+        assert read_log(log(tmp_path, older, name), "gpu", 8)[0].collective is Collective.ALL_REDUCE
+    assert read_log(log(tmp_path, older, "reduce_perf_8.log"), "gpu", 8)[0].collective is Collective.REDUCE
+    for name in ("mystery.log", "all_reduce_and_all_gather.log", "reduced.log"):
+        with pytest.raises(SpecError, match="expected the output of nccl-tests"):
+            read_log(log(tmp_path, older, name), "gpu", 8)
 
 
 def test_osu(tmp_path: Path) -> None:

@@ -39,9 +39,11 @@ def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
             return _osu(path, lines, number, found[1], level, ranks)
         if found := re.search(r"Collective test starting:\s*(\w+?)_perf", line):
             return _nccl(path, lines, number, found[1], level)
-    for name in _NCCL:  # older nccl-tests do not say which they are, but their files often do
-        if re.search(rf"(?<![a-z]){name}(?![a-z_])", path.stem) and any("out-of-place" in line for line in lines):
-            return _nccl(path, lines, 0, name, level)
+    # Older nccl-tests do not say which they are, but their files often do: all_reduce_perf_8.log.
+    names = "|".join(sorted(_NCCL, key=len, reverse=True))  # all_reduce before reduce
+    said = set(re.findall(rf"(?<![a-z])({names})(?![a-z])", path.stem))
+    if len(said) == 1 and any("out-of-place" in line for line in lines):
+        return _nccl(path, lines, 0, said.pop(), level)
     raise SpecError(
         f"{path} line 1: expected the output of nccl-tests ('# Collective test starting: all_reduce_perf', or a file "
         "name like all_reduce.log) or of an OSU microbenchmark ('# OSU MPI Allreduce Latency Test')"

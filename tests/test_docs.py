@@ -1,0 +1,353 @@
+"""The docs say what is true: their commands are accepted, their code runs, their tables are complete."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from meshwright import load_library, load_system, load_workload, parse_reduction, parse_system, plan, write_plan
+from meshwright.cli import main
+from meshwright.traffic import ALGORITHMS
+from tests.cli.test_verbs import run
+from tests.measure.test_logs import NCCL, OSU
+from tests.ranks import run_ranks
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+@dataclass(frozen=True)
+class Block:
+    """Code between fences: where it is, in which language."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(page.name, text[: found.start()].count("\n") + 2, found[1], found[2])
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def in_language(*languages: str) -> list[Any]:
+    return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language in languages]
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def spans(page: Path) -> list[str]:
+    """What stands between backticks in the prose of a page."""
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+# Commands
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The commands of meshwright in lines of a shell, also behind sudo, torchrun, mpirun and `testbed exec --`."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=";&|<>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if not set(word) <= set(";&|<>"):
+                words.append(word)
+                continue
+            while "meshwright" in words:
+                words = words[words.index("meshwright") + 1 :]
+                end = words.index("--") if "--" in words else len(words)
+                yield words[:end] + (["--", "true"] if end < len(words) else [])
+            words = []
+
+
+COMMANDS = {
+    f"{block}-{k}": command
+    for block in BLOCKS
+    if block.language in ("sh", "console", "")
+    for k, command in enumerate(commands(block.text))
+}
+
+
+def parsed(command: list[str]) -> click.Context:
+    """The context of a command line, which is parsed as it would be when it is run, and not run."""
+    context = main.make_context("meshwright", list(command))
+    while isinstance(context.command, click.Group):
+        _, verb, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        assert verb is not None
+        context = verb.make_context(verb.name, rest, parent=context)
+    return context
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_commands_are_accepted_by_the_parser(command: list[str]) -> None:
+    parsed(command)
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMANDS) >= 25
+    assert len(RUNNABLE) >= 8
+    text = "sudo meshwright testbed exec --mpi -- python -m meshwright run p --engine mpi  # why\n"
+    text += "A=b meshwright x > y && z"
+    assert list(commands(text)) == [
+        ["testbed", "exec", "--mpi", "--", "true"],
+        ["run", "p", "--engine", "mpi"],
+        ["x"],
+    ]
+    with pytest.raises(click.NoSuchOption):
+        parsed(["plan", "--lies"])
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the docs' commands name."""
+    systems = [block for block in BLOCKS if block.page == "cost.md" and "levels:" in block.text]
+    (tmp_path / "cluster.yaml").write_text(systems[0].text)
+    (tmp_path / "all_reduce_8.log").write_text("\n".join(NCCL.splitlines()[1:]))  # as of the nccl-tests of old
+    (tmp_path / "osu_allreduce.log").write_text(OSU)
+    (tmp_path / "nodes").write_text("a\nb\n")
+    write(tmp_path / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", {"data": 4, "tensor": 2})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, system: str, axes: dict[str, int]) -> None:
+    sizes = {"data": "64MiB", "tensor": "4MiB"}
+    reductions = [parse_reduction(f"{axis}={sizes[axis]}") for axis in axes]
+    no_rooted = ("AllReduce", "ReduceScatter", "AllGather")
+    best = plan(parse_system(system), axes, reductions, collectives=no_rooted).candidates[0]
+    write_plan(best, path)
+
+
+NEEDS_MORE = {"testbed", "bench", "run"}
+"""Verbs whose commands need a cluster or a testbed, or take a launcher; others test them for real."""
+
+
+RUNNABLE = {
+    name: command for name, command in COMMANDS.items() if command[0] not in NEEDS_MORE and "--testbed" not in command
+}
+
+
+@pytest.mark.parametrize("command", RUNNABLE.values(), ids=RUNNABLE)
+@pytest.mark.usefixtures("workplace")
+def test_commands_run(command: list[str]) -> None:
+    expanded = [word.replace("$SLURM_JOB_NODELIST", "n[1-2]") for word in command]
+    done = run(*expanded)
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", in_language("console"))
+def test_what_commands_print(block: Block) -> None:
+    first, *shown = block.text.splitlines()
+    (command,) = commands(first)
+    lines = [line.rstrip() for line in run(*command).stdout.splitlines()]
+    at = 0
+    for expected in shown:
+        if expected != "…":
+            assert expected in lines[at:], f"{expected!r} is not printed"
+            at = lines.index(expected, at) + 1
+
+
+def test_examples_of_help_are_accepted() -> None:
+    count = 0
+    for name, verb in main.commands.items():
+        for kept in re.findall(r"\b\n(.*?)(?:\n\n|\Z)".replace(r"\b", "\b"), verb.help or "", re.DOTALL):
+            for command in commands(kept):
+                parsed(command)
+                count += 1
+                assert command[0] == name
+    assert count >= 6
+
+
+# Code
+
+
+@pytest.mark.parametrize("block", in_language("python"))
+def test_names_in_code_are_known(block: Block) -> None:
+    """Nothing is used that is neither imported, nor made, nor plainly the reader's own."""
+    own = {
+        "README.md": ["model"],
+        "engines.md": ["model", "tensor", "ddp", "fully_shard", "plan", "array"],
+    }.get(block.page, [])
+    text = "".join(f"{name} = None\n" for name in own) + block.text
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821,E9", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def code(page: str, *parts: str) -> list[str]:
+    """The Python blocks of a page that have some text in them."""
+    return [
+        block.text
+        for block in BLOCKS
+        if block.page == page and block.language == "python" and all(part in block.text for part in parts)
+    ]
+
+
+def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (readme,) = code("README.md", "load_system")
+    exec(readme, {})
+    assert capsys.readouterr().out.splitlines()[-1] == "AllReduce all"
+    (step,) = code("workloads.md", "Workload(")
+    names: dict[str, Any] = {}
+    exec(step, names)
+    assert names["best"].placement.sizes == names["axes"]
+
+
+def test_the_code_for_pytorch_runs(tmp_path: Path) -> None:
+    (engines,) = code("engines.md", "meshwright.torch")
+    (readme,) = code("README.md", "meshwright.torch")
+    blocks = []
+    for text, axes in ((engines, {"data": 4, "tensor": 2}), (readme, {"data": 8})):
+        folder = tmp_path / str(len(axes))
+        folder.mkdir()
+        write(folder / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", axes)
+        blocks.append((text, str(folder)))
+    outcomes = run_ranks("tests.torch.documented:run_blocks", 8, blocks, limit=300.0)
+    results = [[4.0], [1.0]]  # the sum of four ones, averaged then; and nothing was done to the other
+    assert [(outcome.error, outcome.result) for outcome in outcomes] == [("", results)] * 8
+
+
+def test_the_code_for_jax_runs(workplace: Path) -> None:
+    from meshwright import read_plan
+
+    (block,) = code("engines.md", "meshwright.jax")
+    names: dict[str, Any] = {"plan": read_plan(workplace / "plan.json")}
+    exec(block, names)
+    assert np.array_equal(np.asarray(names["reduced"](np.arange(8.0))), [12.0, 16.0])
+
+
+def test_the_code_for_mpi_runs(tmp_path: Path) -> None:
+    (block,) = code("engines.md", "meshwright.mpi")
+    write(tmp_path / "plan.json", "node=1@1GB/s,gpu=1@8GB/s", {"data": 1, "tensor": 1})
+    before = (
+        "import numpy\nfrom pathlib import Path\nfrom meshwright import read_plan\n"
+        f"plan, array = read_plan(Path({str(tmp_path / 'plan.json')!r})), numpy.ones(4)\n"
+    )
+    command = [sys.executable, "-c", before + block + "assert array.sum() == 4\n"]  # importing MPI makes it a rank
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_files_shown_can_be_read(tmp_path: Path) -> None:
+    read = 0
+    for block in BLOCKS:
+        if block.language == "yaml":
+            path = tmp_path / f"{block.line}.yaml"
+            path.write_text(block.text)
+            kind = {"levels:": load_system, "collectives:": load_library, "communications:": load_workload}
+            (reader,) = (reader for key, reader in kind.items() if key in block.text)
+            reader(str(path))
+            read += 1
+    assert read == 3
+
+
+# Tables and sentences
+
+
+def first_column(page: Path, after: str) -> list[str]:
+    """What the first column of a table has in backticks, behind a text on the page."""
+    table = page.read_text().split(after, 1)[1].split("\n\n|", 1)[1].split("\n\n", 1)[0]
+    return [word for row in table.splitlines()[2:] for word in re.findall(r"`([^`]+)`", row.split("|")[1])]
+
+
+def test_the_tables_are_complete() -> None:
+    verbs = [words.split()[1] for words in first_column(ROOT / "README.md", "## Use")]
+    assert sorted(verbs) == sorted(main.commands)
+    assert sorted(first_column(ROOT / "docs" / "cost.md", "## What a group sends")) == sorted(ALGORITHMS)
+    package = ROOT / "src" / "meshwright"
+    modules = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+    modules |= {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    described = set(first_column(ROOT / "CONTRIBUTING.md", "## The house"))
+    assert described == modules
+
+
+def test_the_dependencies_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("## Dependencies")[1].lower()
+    extras = project["optional-dependencies"]
+    for requirement in [*project["dependencies"], *extras["dev"], *extras["report"]]:
+        assert re.split(r"[><=]", requirement)[0].lower() in table
+    for page in PAGES:
+        for named in re.findall(r"pip install '?\.\[([\w,]+)\]", page.read_text()):
+            assert set(named.split(",")) <= set(extras)
+        assert not re.search(r"pip install '?meshwright", page.read_text()), "it is on no package index"
+
+
+def test_which_commands_take_json() -> None:
+    without = []
+    for name, verb in main.commands.items():
+        subs = verb.commands.values() if isinstance(verb, click.Group) else [verb]
+        for sub in subs:
+            if not sub.hidden and "as_json" not in {parameter.name for parameter in sub.params}:
+                without.append(name if sub is verb else f"{name} {sub.name}")
+    said = re.search(r"takes `--json`: all but ([^.]+)\.", (ROOT / "README.md").read_text())
+    assert said is not None
+    assert sorted(re.findall(r"`([^`]+)`", said[1])) == sorted(without)
+
+
+OTHERS = {"--node-rank", "--rdzv-backend", "--rankfile", "--strict"}
+"""Options of torchrun, mpirun and mypy that the prose names."""
+
+
+def test_options_in_the_prose_exist() -> None:
+    known = {"--help", "--version"}
+    verbs = list(main.commands.values())
+    while verbs:
+        verb = verbs.pop()
+        verbs += verb.commands.values() if isinstance(verb, click.Group) else []
+        known |= {name for parameter in verb.params for name in parameter.opts}
+    for page in PAGES:
+        for span in spans(page):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span):
+                assert option in known | OTHERS, f"{page.name}: `{span}`"
+
+
+def test_verbs_in_the_prose_exist() -> None:
+    for page in PAGES:
+        for span in spans(page):
+            if span.startswith("meshwright "):
+                words = span.split()[1:]
+                found = main.commands[words[0]]
+                if isinstance(found, click.Group) and len(words) > 1:
+                    assert words[1] in found.commands, f"{page.name}: `{span}`"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_lead_somewhere() -> None:
+    targets = set((ROOT / "Makefile").read_text().replace(":", " ").split())
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            path, _, anchor = link.partition("#")
+            assert (page.parent / path).exists(), f"{page.name}: {link}"
+            if anchor:
+                assert anchor in anchors(page.parent / path if path else page), f"{page.name}: {link}"
+        for span in spans(page):
+            if found := re.fullmatch(r"make ([a-z-]+)", span):
+                assert found[1] in targets, f"{page.name}: `{span}`"
+            if re.fullmatch(r"(src|docs|scripts|examples|benchmarks|tests)/[\w./-]+", span):
+                assert (ROOT / span).exists(), f"{page.name}: `{span}`"
