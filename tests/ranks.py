@@ -1,15 +1,17 @@
 """Runs a function in several processes, as a launcher would: real ranks on loopback, each with its own outcome.
 
-A fresh interpreter imports the function's module once and forks the ranks, so that eight of them do not import PyTorch
-eight times. A process that has one thread and has imported PyTorch already may say `fork_here()`, and forks its ranks
-itself from then on. Whatever happens, it ends within the time limit and leaves no process behind.
+An interpreter beside the tests imports PyTorch once, does nothing with it, and forks the ranks of all calls. A process
+that has one thread and has imported PyTorch already may say `fork_here()`, and forks its ranks itself from then on.
+Whatever happens, a call ends within the time limit and leaves no process behind.
 """
 
+import atexit
 import faulthandler
 import importlib
 import json
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -17,8 +19,10 @@ import sys
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,20 +49,43 @@ def fork_here() -> None:
 def run_ranks(function: str, ranks: int, *arguments: Any, limit: float = 120.0) -> list[Outcome]:
     """Call `module:function` with the rank and the arguments in every rank; unfinished ones are killed."""
     with TemporaryDirectory() as folder:
-        if _here:
-            statuses, said = _run(function, ranks, arguments, Path(folder), limit), "see above"
-        else:
-            (Path(folder) / "arguments").write_bytes(pickle.dumps(arguments))
-            command = [sys.executable, "-W", "error", "-m", "tests.ranks", function, str(ranks), folder, str(limit)]
-            done = subprocess.run(command, timeout=limit + 60, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            statuses, said = json.loads(done.stdout.splitlines()[-1]), done.stderr
+        (Path(folder) / "arguments").write_bytes(pickle.dumps(arguments))
+        job: list[Any] = [function, ranks, folder, limit]
+        statuses = _run(*job) if _here else _server().ask(job, limit + 60)
+        said = (Path(folder) / "said").read_text()
         outcomes = []
         for rank, status in enumerate(statuses):
             path = Path(folder) / f"{rank}"
             result, error = pickle.loads(path.read_bytes()) if path.exists() else (None, f"no result:\n{said}")
             outcomes.append(Outcome(result, error, status))
         return outcomes
+
+
+class _Server:
+    """The interpreter that forks ranks: it takes a job per line, and answers with the exit codes."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "error", "-m", "tests.ranks"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, job: list[Any], limit: float) -> list[int]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(job), file=self.process.stdin, flush=True)
+        if not select.select([self.process.stdout], [], [], limit)[0]:
+            self.process.kill()
+        answer = self.process.stdout.readline()
+        if not answer:
+            _server.cache_clear()
+            raise AssertionError(f"no answer within {limit} s, or an error: {self.process.wait()}")
+        statuses: list[int] = json.loads(answer)
+        return statuses
+
+
+@cache
+def _server() -> _Server:
+    """The one of this process; it ends with it, as its input then does."""
+    return _Server()
 
 
 def results(function: str, ranks: int, *arguments: Any, limit: float = 120.0) -> list[Any]:
@@ -70,11 +97,25 @@ def results(function: str, ranks: int, *arguments: Any, limit: float = 120.0) ->
     return [outcome.result for outcome in outcomes]
 
 
+_held: deque[socket.socket] = deque()
+
+
+@atexit.register
+def _release() -> None:
+    while _held:
+        _held.pop().close()
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of loopback that nobody else gets meanwhile: it stays bound here, so that one process can listen to it."""
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; both must for the port to be shared
+    _held.append(holder)
+    if len(_held) > 64:
+        _held.popleft().close()
+    port: int = holder.getsockname()[1]
+    return port
 
 
 def start_ranks(ranks: int, work: Callable[[int], int], end: Callable[[int], Any] = os._exit) -> list[int]:
@@ -103,17 +144,22 @@ def wait_ranks(pids: Sequence[int], deadline: float) -> dict[int, int]:
     return statuses
 
 
-def _run(function: str, ranks: int, arguments: tuple[Any, ...], folder: Path, limit: float) -> list[int]:
+def _run(function: str, ranks: int, folder: str, limit: float) -> list[int]:
     """The exit codes of ranks that call a function, by rank; those unfinished at the limit are killed."""
     module, _, name = function.partition(":")
     call = getattr(importlib.import_module(module), name)
+    arguments = pickle.loads((Path(folder) / "arguments").read_bytes())
+    said = os.open(Path(folder) / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def work(rank: int) -> int:
+        for stream in (1, 2):
+            os.dup2(said, stream)
         warnings.simplefilter("error")
         faulthandler.dump_traceback_later(limit * 0.9)  # where a rank hangs
-        return _rank(call, rank, arguments, folder / str(rank))
+        return _rank(call, rank, arguments, Path(folder) / str(rank))
 
     pids = start_ranks(ranks, work)
+    os.close(said)
     statuses = wait_ranks(pids, time.monotonic() + limit)
     late = [pid for pid in pids if pid not in statuses]
     for pid in late:
@@ -122,9 +168,10 @@ def _run(function: str, ranks: int, arguments: tuple[Any, ...], folder: Path, li
     return [statuses[pid] for pid in pids]
 
 
-def main(function: str, ranks: int, folder: Path, limit: float) -> None:
-    arguments = pickle.loads((folder / "arguments").read_bytes())
-    print(json.dumps(_run(function, ranks, arguments, folder, limit)))
+def main() -> None:
+    importlib.import_module("torch._dynamo")  # PyTorch, and what DDP and DeviceMesh would import in every rank
+    for line in sys.stdin:
+        print(json.dumps(_run(*json.loads(line))), flush=True)
 
 
 def _rank(call: Any, rank: int, arguments: tuple[Any, ...], path: Path) -> int:
@@ -141,4 +188,4 @@ def _rank(call: Any, rank: int, arguments: tuple[Any, ...], path: Path) -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]))
+    main()
