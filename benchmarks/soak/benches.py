@@ -29,7 +29,7 @@ def verb(arguments: Sequence[str], said: Path) -> int:
         sys.argv = ["meshwright", *arguments]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        main(args=list(arguments), prog_name="meshwright")
+        main(prog_name="meshwright")
         return 0
 
     return fork(work, said)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(BaseException):
     """A signal asked this process to end."""
 
     def __init__(self, number: int) -> None:
@@ -40,6 +40,19 @@ def interrupting() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def fork() -> int:
+    """Fork. A signal that comes meanwhile is not lost, and does not make the child clean up what is its parent's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            for number in ENDING:
+                signal.signal(number, signal.SIG_DFL)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_at_once() -> None:

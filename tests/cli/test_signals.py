@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.signals import Interrupted, fork, interrupting
 from tests.cli.test_verbs import run
 
 PLAN = ["plan", "--system", "node=2@1GB/s,gpu=2@8GB/s", "--axes", "data=4", "--reduce", "data=1MiB", "--out"]
@@ -32,3 +33,17 @@ def test_a_signal_lets_a_verb_clean_up(
     assert done.stderr.splitlines()[-1] == f"Error: interrupted by {number.name}"
     assert cleaned == ["up"]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_signal_does_not_interrupt_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def struck() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append("forked")  # Python does more around the fork, where what is raised is lost
+        return 1
+
+    monkeypatch.setattr(os, "fork", struck)
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM"), interrupting():
+        fork()
+    assert seen == ["forked"]

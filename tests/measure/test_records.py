@@ -1,6 +1,8 @@
 """Files of measurements: nothing is lost, and what is damaged is said."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +49,38 @@ def test_a_measurement_that_was_begun_is_known_as_unfinished(tmp_path: Path) -> 
     records.close()
     with Records(path) as again:
         assert again.unfinished == {ONE.id: 2}
+
+
+def test_only_one_at_a_time_adds_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.measure.records.PATIENCE", 0.0)
+    path = tmp_path / "m.jsonl"
+    with Records(path) as records:
+        records.add(ONE)
+        with pytest.raises(SpecError, match="another process adds measurements to"):
+            Records(path)
+        assert read_measurements(path) == [ONE]
+    Records(path).close()
+
+
+def test_a_disk_that_gets_full_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.jsonl"
+    records = Records(path)
+    records.add(ONE)
+    before, write, room = path.read_bytes(), os.write, [100]
+
+    def full(handle: int, data: bytes) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(handle, data[: room.pop()])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(SpecError, match=r"cannot write measurements to .*No space left on device"):
+        records.add(TWO)
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    with Records(path) as again:
+        again.add(TWO)
+    assert read_measurements(path) == [ONE, TWO]
 
 
 def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:

@@ -34,12 +34,15 @@ class _Group(click.Group):
     """A group that turns every error a user can meet into a message and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line."""
+        """Run the command line; a signal lets it clean up, and then ends it with the exit code that shells expect."""
+        if not args and "args" not in kwargs:  # a process of its own: after this, signals end it without a word
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
-            return super().main(*args, **kwargs)
-        finally:
-            if not args and "args" not in kwargs:  # the process ends: a signal need not be heard any more
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            with interrupting():
+                return super().main(*args, **kwargs)
+        except Interrupted as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(128 + error.number)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
@@ -49,13 +52,9 @@ class _Group(click.Group):
             if hasattr(stream, "reconfigure"):  # what the terminal cannot show is escaped, not an error
                 stream.reconfigure(errors="backslashreplace")
         try:
-            with interrupting():
-                result = super().invoke(ctx)
-                sys.stdout.flush()
-                return result
-        except Interrupted as error:
-            click.echo(f"Error: {error}", err=True)
-            raise click.exceptions.Exit(128 + error.number) from None
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise

@@ -4,9 +4,12 @@ The first line names the format. A line `{"started": ID}` precedes a measurement
 was killed in the middle. A torn last line is cut off.
 """
 
+import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +19,9 @@ from meshwright.files import append_file
 
 FORMAT, VERSION = "meshwright-measurements", 1
 HEADER = {"format": FORMAT, "version": VERSION}
+
+PATIENCE = 10.0
+"""Seconds to wait for another process that adds to the same file."""
 
 DEFAULT_PROGRAM = "default"
 """In place of a program: the library's own collective over the whole group."""
@@ -66,11 +72,29 @@ class Records:
         self.unfinished: dict[str, int] = {}
         self._file = append_file(path, "measurements to")
         try:
+            self._lock()
             if self._load() == 0:
                 self._write(HEADER)
         except BaseException:
             self._file.close()
             raise
+
+    def _lock(self) -> None:
+        """Be the only one to add to the file; one that was killed may take a moment to be gone."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise SpecError(
+                        f"another process adds measurements to {str(self.path)!r}: wait for it, or name another file"
+                    ) from None
+                time.sleep(0.05)
+            except OSError:  # a file system without locks
+                return
+            else:
+                return
 
     def _load(self) -> int:
         """Take over what the file has, and cut off a torn last line; how many bytes are left."""
@@ -97,10 +121,15 @@ class Records:
         self._write(asdict(measurement))
 
     def _write(self, line: dict[str, Any]) -> None:
+        handle, text = self._file.fileno(), _line(line)
+        before = os.fstat(handle).st_size
         try:
-            self._file.write(_line(line))
-            os.fsync(self._file.fileno())
+            while text:  # a disk that gets full takes a part of it
+                text = text[os.write(handle, text) :]
+            os.fsync(handle)
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(handle, before)
             self._file.close()
             raise SpecError(f"cannot write measurements to {str(self.path)!r}: {error}") from None
 

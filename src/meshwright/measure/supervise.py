@@ -18,7 +18,7 @@ from pathlib import Path
 from meshwright.errors import EngineError
 from meshwright.launch import require
 from meshwright.measure.records import Measurement, Records, entries
-from meshwright.signals import die_with_parent, end_at_once
+from meshwright.signals import die_with_parent, fork
 from meshwright.testbed import Testbed, ending
 
 POLL = 0.05
@@ -31,12 +31,11 @@ def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int
     pids: dict[int, int] = {}
     parent = os.getpid()
     for device in range(bed.system.devices):
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             status = 1
             try:
                 die_with_parent(parent, signal.SIGKILL)  # or it would go on measuring, beside those of the next run
-                end_at_once()
                 bed.enter(device)
                 os.environ.update(bed.environment(device, port))
                 work(device)

@@ -10,6 +10,7 @@ from functools import partial
 from math import prod
 
 from meshwright.errors import EngineError
+from meshwright.signals import fork
 from meshwright.testbed import Testbed
 
 PORT = 15_201
@@ -84,7 +85,7 @@ def _at_devices(bed: Testbed, jobs: list[tuple[int, Callable[[], int]]]) -> list
     children: list[tuple[int, int]] = []
     for device, work in jobs:
         read, write = os.pipe()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             status = 1
             try:
