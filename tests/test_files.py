@@ -119,6 +119,7 @@ def test_a_name_for_the_unfinished_file_cannot_be_taken_beforehand(
     with pytest.raises(SpecError, match="cannot write the file"):
         write_file(shared / "out", "x")
     assert not (tmp_path / "precious").exists()
+    assert (shared / ".meshwright-guessed").is_symlink(), "it is not ours to remove"
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +205,21 @@ def test_measurements_need_a_plain_file_of_measurements(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is not a file of measurements, so nothing is added to it"):
         Records(tmp_path / "token")
     assert (tmp_path / "token").read_text() == "no end of line"
+
+
+def test_two_do_not_add_to_the_same_measurements_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Records(tmp_path / "m")
+    ending = threading.Timer(0.2, first.close)
+    ending.start()
+    Records(tmp_path / "m").close()  # it waits for a bench that is about to end
+    ending.join()
+    monkeypatch.setattr("meshwright.files.PATIENCE", 0.0)
+    with (
+        Records(tmp_path / "m"),
+        pytest.raises(SpecError, match=r"cannot write measurements to .*: another process is adding to it"),
+    ):
+        Records(tmp_path / "m")
+    Records(tmp_path / "m").close()
 
 
 def test_measurements_whose_first_line_is_torn_are_begun_anew(tmp_path: Path) -> None:
