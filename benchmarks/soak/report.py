@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def figures(journal: Path) -> dict[str, Any]:
                 row.pop(extra, None)
     total = {name: sum(row[name] for row in kinds.values()) for name in ("trials", *FAULTS)}
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    machine |= {package: version(package) for package in ("torch", "jax", "mpi4py", "numpy")}
     return {"machine": machine, "total": total, "kinds": kinds}
 
 
