@@ -14,6 +14,7 @@ import click
 import numpy as np
 import pytest
 
+import meshwright
 from meshwright import load_library, load_system, load_workload, parse_reduction, parse_system, plan, write_plan
 from meshwright.cli import main
 from meshwright.traffic import ALGORITHMS
@@ -260,6 +261,24 @@ def test_the_files_shown_can_be_read(tmp_path: Path) -> None:
             reader(str(path))
             read += 1
     assert read == 3
+
+
+def test_constraints_are_written_in_python_as_the_table_says() -> None:
+    table = (ROOT / "docs" / "workloads.md").read_text().split("## Constraints")[1].split("\n\n")[1]
+    rows = [re.findall(r"`([^`]+)`", row)[:2] for row in table.splitlines()[2:]]
+    assert len(rows) == 3
+    for option, call in rows:
+        flags = [
+            "plan",
+            "--system",
+            "node=2@1GB/s,gpu=8@8GB/s",
+            "--axes",
+            "pipeline=2,tensor=8",
+            "--reduce",
+            "tensor=1MiB",
+        ]
+        assert run(*flags, *option.split()).exit_code == 0
+        assert isinstance(eval(call, vars(meshwright)), meshwright.Constraint)
 
 
 # Tables and sentences

@@ -140,6 +140,15 @@ def test_without_a_launcher(plan_file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "or add --local" in done.stderr
 
 
+def test_without_a_cuda_device(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched_as = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_RANK": "99"}
+    for name, value in launched_as.items():
+        monkeypatch.setenv(name, value)
+    done = run("run", str(plan_file), "--engine", "torch", "--device", "cuda")
+    assert done.exit_code == 3
+    assert "--device cuda: local rank 99 has no CUDA device of its own; " in done.stderr
+
+
 def test_another_number_of_processes(plan_file: Path) -> None:
     done = launched(torchrun_command(2), "run", str(plan_file), "--engine", "torch")
     assert done.returncode != 0

@@ -280,6 +280,7 @@ def test_what_others_could_have_written_about_a_testbed_is_not_trusted(
 ) -> None:
     state = tmp_path / "meshwright"
     monkeypatch.setattr("meshwright.testbed.STATE", state)
+    monkeypatch.setattr("meshwright.testbed.missing_rights", lambda: "")
     assert find("x") is None
     known = state / "testbed-x.json"
 

@@ -38,6 +38,8 @@ class TorchEngine:
         enough = torch.cuda.is_available() and torch.cuda.device_count() >= here
         self._device = torch.device(f"cuda:{local}" if device == "cuda" or (device is None and enough) else "cpu")
         if self._device.type == "cuda":
+            if local >= (found := torch.cuda.device_count()):
+                raise EngineError(f"--device cuda: local rank {local} has no CUDA device of its own; {found} are here")
             torch.cuda.set_device(self._device)
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
         self._timeout = timedelta(seconds=timeout)
