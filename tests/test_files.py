@@ -207,21 +207,6 @@ def test_measurements_need_a_plain_file_of_measurements(tmp_path: Path) -> None:
     assert (tmp_path / "token").read_text() == "no end of line"
 
 
-def test_two_do_not_add_to_the_same_measurements_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Records(tmp_path / "m")
-    ending = threading.Timer(0.2, first.close)
-    ending.start()
-    Records(tmp_path / "m").close()  # it waits for a bench that is about to end
-    ending.join()
-    monkeypatch.setattr("meshwright.files.PATIENCE", 0.0)
-    with (
-        Records(tmp_path / "m"),
-        pytest.raises(SpecError, match=r"cannot write measurements to .*: another process is adding to it"),
-    ):
-        Records(tmp_path / "m")
-    Records(tmp_path / "m").close()
-
-
 def test_measurements_whose_first_line_is_torn_are_begun_anew(tmp_path: Path) -> None:
     Records(tmp_path / "m").close()
     whole = (tmp_path / "m").read_bytes()

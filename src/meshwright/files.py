@@ -4,12 +4,10 @@ A link is followed where nobody else can have planted it: it belongs to this use
 written to by nobody but the folder's owner. Folders are walked by handle, so that what was checked is what is used.
 """
 
-import fcntl
 import io
 import os
 import secrets
 import stat
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,6 @@ from meshwright.errors import SpecError
 
 MOST_LINKS = 40
 """As many as Linux follows in one path."""
-
-PATIENCE = 10.0
-"""Seconds to wait for whoever adds to a file: the ranks of a bench that was killed may still be about to end."""
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -40,38 +35,18 @@ def write_file(path: Path, content: str | bytes, what: str = "the file") -> None
 
 
 def append_file(path: Path, what: str = "the file") -> io.FileIO:
-    """A file opened to be added to, and made if there is none; refused is what is no plain file, and what another
-    process is adding to.
-    """
+    """A file opened to be added to, and made if there is none; what is no plain file is refused."""
     try:
         place = _locate(path)
         try:
             if place.is_stream:
                 raise OSError("it is no plain file, so what is written could not be read back")
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = io.FileIO(os.open(place.name, flags, 0o666, dir_fd=place.folder), "ab")
-            _lock(file)
-            return file
+            return io.FileIO(os.open(place.name, flags, 0o666, dir_fd=place.folder), "ab")
         finally:
             os.close(place.folder)
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot write {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _lock(file: io.FileIO) -> None:
-    """Hold a file for as long as it is open."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise OSError("another process is adding to it") from None
-            time.sleep(0.05)
-        except OSError:  # some network file systems have no locks
-            return
 
 
 @dataclass(frozen=True, slots=True)
