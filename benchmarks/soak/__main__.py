@@ -59,7 +59,7 @@ def main() -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.report:
         _preload()
-        _mend(journal)
+        mend(journal)
         chosen = [kind for kind in all_kinds(given.share) if kind.part in given.parts.split(",")]
         if given.kinds:
             chosen = [kind for kind in chosen if any(text in kind.name for text in given.kinds.split(","))]
@@ -67,9 +67,8 @@ def main() -> int:
             signal.signal(number, _stop)
         try:
             with busy(given.load):
-                todo = (
-                    _todo(chosen, journal) if given.number is None else iter([(kind, given.number) for kind in chosen])
-                )
+                again = iter([(kind, given.number) for kind in chosen])
+                todo = missing_trials(chosen, journal) if given.number is None else again
                 _run(todo, journal, given.folder, given.at_once, time.monotonic() + 60 * given.minutes)
         finally:
             end_descendants(os.getpid())
@@ -142,14 +141,14 @@ def _settle(pid: int, trial: _Running, over: bool, journal: Path, folder: Path) 
         shutil.move(trial.folder, kept)
 
 
-def _mend(journal: Path) -> None:
+def mend(journal: Path) -> None:
     """Cut off a line that a start before this one was killed in."""
     text = journal.read_bytes() if journal.exists() else b""
     if not text.endswith(b"\n"):
         journal.write_bytes(text[: text.rfind(b"\n") + 1])
 
 
-def _todo(kinds: list[Kind], journal: Path) -> Iterator[tuple[Kind, int]]:
+def missing_trials(kinds: list[Kind], journal: Path) -> Iterator[tuple[Kind, int]]:
     """The trials that are missing, all kinds at the same pace; one that missed its moment is made up for."""
     done: dict[str, int] = {}
     used: dict[str, int] = {}

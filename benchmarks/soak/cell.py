@@ -169,22 +169,29 @@ def ended(pid: int, statuses: dict[int, int]) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one that live."""
+    """All processes below one that live. One whose parent just ends may be missed, so look twice."""
+    found = _snapshot(pid)
+    return found or _snapshot(pid)
+
+
+def _snapshot(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
+    dead = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             except OSError:
                 continue
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(entry.name))
+            children.setdefault(int(parent), []).append(int(entry.name))
+            if state in "ZX":
+                dead.add(int(entry.name))
     found, queue = [], [pid]
     while queue:
         below = children.get(queue.pop(), [])
         found += below
         queue += below
-    return found
+    return [each for each in found if each not in dead]
 
 
 def end_descendants(pid: int) -> None:

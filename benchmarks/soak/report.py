@@ -27,12 +27,12 @@ def figures(journal: Path) -> dict[str, Any]:
             row["missed"] += 1
             continue
         row["trials"] += 1
-        row["disturbed"] = row.get("disturbed", 0) + trial["details"].get("kills", 0)
+        row["kills"] = row.get("kills", 0) + trial["details"].get("kills", 0)
         row["tests"] = row.get("tests", 0) + trial["details"].get("tests", 0)
         if trial["verdict"] != "ok":
             row[trial["verdict"]] += 1
     for row in kinds.values():
-        for extra in ("disturbed", "tests"):
+        for extra in ("kills", "tests"):
             if not row.get(extra):
                 row.pop(extra, None)
     total = {name: sum(row[name] for row in kinds.values()) for name in ("trials", *FAULTS)}
@@ -49,8 +49,8 @@ def table(found: dict[str, Any]) -> str:
         trials = f"{row['trials']:,}"
         if "tests" in row:
             trials += f" ({row['tests']:,} tests)"
-        if "disturbed" in row:
-            trials += f" ({row['disturbed']:,} kills)"
+        if "kills" in row:
+            trials += f" ({row['kills']:,} kills)"
         lines.append("| " + " | ".join([name, trials, *(f"{row[fault]:,}" for fault in FAULTS)]) + " |")
     return "\n".join(lines)
 
