@@ -42,7 +42,7 @@ def test_a_signal_does_not_interrupt_a_fork(monkeypatch: pytest.MonkeyPatch) -> 
     def struck() -> int:
         signal.pthread_kill(
             threading.get_ident(), signal.SIGTERM
-        )  # other tests may have left threads that would hear it
+        )  # and not another thread
         seen.append("forked")  # Python does more around the fork, where what is raised is lost
         return 1
 
