@@ -109,6 +109,8 @@ def test_without_its_library_an_engine_says_how_to_install_it(
         if name == module or name.startswith((f"{module}.", f"meshwright.{engine}", f"meshwright.trials.{engine}")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # what `--local` makes of them for JAX is undone
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     measuring = ["--system", "node=2@1GB/s", "--axes", "data=2", "--reduce", "data=1KiB", "--out", str(tmp_path / "m")]
     for verb in (["run", str(plan_file)], ["bench", *measuring]):
         for local in ([], ["--local"]):

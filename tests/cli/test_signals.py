@@ -40,9 +40,7 @@ def test_a_signal_does_not_interrupt_a_fork(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[str] = []
 
     def struck() -> int:
-        signal.pthread_kill(
-            threading.get_ident(), signal.SIGTERM
-        )  # and not another thread
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # and not another thread
         seen.append("forked")  # Python does more around the fork, where what is raised is lost
         return 1
 
