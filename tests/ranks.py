@@ -67,6 +67,10 @@ class _Server:
     def __init__(self) -> None:
         command = [sys.executable, "-W", "error", "-m", "tests.ranks"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        self.process.communicate()
 
     def ask(self, job: list[Any], limit: float) -> list[int]:
         assert self.process.stdin is not None
@@ -84,7 +88,7 @@ class _Server:
 
 @cache
 def _server() -> _Server:
-    """The one of this process; it ends with it, as its input then does."""
+    """The one of this process, with which it ends."""
     return _Server()
 
 
