@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meshwright import parse_reduction, parse_system, plan, write_plan
+from meshwright import MeshwrightWarning, parse_reduction, parse_system, plan, write_plan
 from meshwright.launch import mpirun_command, safe_environment, torchrun_command
+from meshwright.trials import Engine
+from meshwright.trials.numpy import NumpyEngine
 from tests.cli.test_verbs import run, run_json
 from tests.traps import Traps
 
@@ -236,3 +239,18 @@ def ranks_of(plan_path: str) -> list[int]:
         if plan_path.encode() in words and not started_them:
             found.append(int(entry.name))
     return sorted(found)
+
+
+def test_a_warning_is_one_line_without_the_code_that_it_comes_from(
+    plan_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warning(*_: object) -> Engine:
+        warnings.warn("not as planned", MeshwrightWarning, stacklevel=1)
+        return NumpyEngine()
+
+    monkeypatch.setattr(sys.modules["meshwright.cli.run"], "make_engine", warning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = run("run", str(plan_file), "--engine", "numpy", "--json")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines()[0] == "Warning: not as planned"

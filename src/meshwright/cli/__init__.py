@@ -8,6 +8,7 @@ run here or a run failed, 129, 130 and 143 interrupted by SIGHUP, SIGINT and SIG
 import errno
 import signal
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -26,7 +27,7 @@ from meshwright.cli.run import run
 from meshwright.cli.systems import systems
 from meshwright.cli.testbed import testbed
 from meshwright.cli.workload import workload
-from meshwright.errors import EngineError, MeshwrightError
+from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
 from meshwright.signals import Interrupted, interrupting
 
 
@@ -52,7 +53,9 @@ class _Group(click.Group):
             if hasattr(stream, "reconfigure"):  # what the terminal cannot show is escaped, not an error
                 stream.reconfigure(errors="backslashreplace")
         try:
-            result = super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show
+                result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except OSError as error:
@@ -63,6 +66,13 @@ class _Group(click.Group):
             raise _FailedRun(str(error)) from None
         except MeshwrightError as error:
             raise _BadInput(str(error)) from None
+
+
+def _show(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
+    """Show a warning of ours without the line of code that it comes from."""
+    ours = issubclass(category, MeshwrightWarning)
+    text = f"Warning: {message}" if ours else warnings.formatwarning(message, category, filename, line).rstrip()
+    click.echo(text, err=True)
 
 
 class _BadInput(click.ClickException):
