@@ -68,7 +68,14 @@ class _Group(click.Group):
             raise _BadInput(str(error)) from None
 
 
-def _show(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    line: int,
+    _file: object = None,
+    _line: object = None,
+) -> None:
     """Show a warning of ours without the line of code that it comes from."""
     ours = issubclass(category, MeshwrightWarning)
     text = f"Warning: {message}" if ours else warnings.formatwarning(message, category, filename, line).rstrip()
