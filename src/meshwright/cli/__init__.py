@@ -9,7 +9,7 @@ import errno
 import signal
 import sys
 import warnings
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -72,14 +72,14 @@ def _show(
     message: Warning | str,
     category: type[Warning],
     filename: str,
-    line: int,
-    _file: object = None,
-    _line: object = None,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,
 ) -> None:
-    """Show a warning of ours without the line of code that it comes from."""
+    """Show a warning, and one of ours without the line of code that it comes from."""
     ours = issubclass(category, MeshwrightWarning)
-    text = f"Warning: {message}" if ours else warnings.formatwarning(message, category, filename, line).rstrip()
-    click.echo(text, err=True)
+    text = f"Warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
+    click.echo(text, nl=False, err=True)
 
 
 class _BadInput(click.ClickException):
