@@ -140,7 +140,7 @@ def exec(name: str, mpi: bool, command: tuple[str, ...]) -> None:  # noqa: A001
     """Run COMMAND on every device, as ranks of one job: meshwright testbed exec -- python train.py
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as torchrun does. When one
-    rank fails the others are ended, and its exit code is this command's.
+    rank fails it is named, the others are ended, and its exit code is this command's.
     """
     if not command:
         raise SpecError("expected a command, as in: meshwright testbed exec -- python train.py")
