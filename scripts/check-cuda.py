@@ -71,7 +71,7 @@ def chunks_on_streams(device: torch.device, ranks: tuple[int, ...], rank: int) -
         part = replace(part, flows=(replace(flow, stages=stages),))
     lanes = {(stage.lane, group) for flow in part.flows for stage in flow.stages for group in stage.groups}
     groups = {(lane, group): dist.new_group(list(group)) for lane, group in sorted(lanes)}
-    executor = Executor(groups, lambda _slot, length, like: like.new_empty(length))
+    executor = Executor(groups, lambda _slot, length, like: like.new_empty(length), lambda: None)
     mine = torch.zeros(2**20 + 3, device=device)
     torch.cuda._sleep(50_000_000)
     mine += rank + 1

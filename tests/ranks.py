@@ -138,18 +138,25 @@ def start_ranks(ranks: int, work: Callable[[int], int], end: Callable[[int], Any
 
 
 def wait_ranks(pids: Sequence[int], deadline: float) -> dict[int, int]:
-    """The exit codes of ranks, by process id, of those that have ended by the deadline."""
+    """The exit codes of ranks, by process id, of those that have ended by the deadline or before only stopped ones are
+    left.
+    """
     statuses: dict[int, int] = {}
-    while len(statuses) < len(pids) and time.monotonic() < deadline:
+    stopped: set[int] = set()
+    while len(statuses) + len(stopped) < len(pids) and time.monotonic() < deadline:
         for pid in pids:
-            if pid not in statuses and (ended := os.waitpid(pid, os.WNOHANG))[0]:
-                statuses[pid] = os.waitstatus_to_exitcode(ended[1])
+            ended, status = (0, 0) if pid in statuses else os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+            if ended and os.WIFSTOPPED(status):
+                stopped.add(pid)
+            elif ended:
+                statuses[pid] = os.waitstatus_to_exitcode(status)
+                stopped.discard(pid)
         time.sleep(0.01)
     return statuses
 
 
 def _run(function: str, ranks: int, folder: str, limit: float) -> list[int]:
-    """The exit codes of ranks that call a function, by rank; those unfinished at the limit are killed."""
+    """The exit codes of ranks that call a function, by rank; those unfinished at the limit, or stopped, are killed."""
     module, _, name = function.partition(":")
     call = getattr(importlib.import_module(module), name)
     arguments = pickle.loads((Path(folder) / "arguments").read_bytes())
@@ -186,6 +193,7 @@ def _rank(call: Any, rank: int, arguments: tuple[Any, ...], path: Path) -> int:
     partial = path.with_suffix(".partial")
     partial.write_bytes(pickle.dumps(outcome))
     partial.rename(path)
+    atexit._run_exitfuncs()  # as an interpreter does that ends
     sys.stdout.flush()
     sys.stderr.flush()
     return 1 if outcome[1] else 0

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import operator
+import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -284,7 +286,7 @@ def layout_fault(system: System, seats: Mapping[int, Seat | None]) -> str:
     return ""
 
 
-def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
+def judge_start(system: System, said: Mapping[int, Any]) -> str:
     """What is wrong with what the ranks say of themselves: their plan, its faults, and where they sit."""
     if faulty := {rank: each["fault"] for rank, each in said.items() if each["fault"]}:
         first = next(iter(faulty.values()))
@@ -300,7 +302,7 @@ def judge_start(plan: Plan, said: Mapping[int, Any]) -> str:
             "process the same"
         )
     seats = {rank: Seat(*each["seat"]) if each["seat"] else None for rank, each in said.items()}
-    return layout_fault(plan.placement.system, seats)
+    return layout_fault(system, seats)
 
 
 def sizes(todo: Schedule, length: int) -> tuple[int, int, int]:
@@ -347,42 +349,59 @@ class CallCheck:
         self.key, self.ranks, self.agree = key, ranks, agree
         self.never, self.always = mode == "never" or len(ranks) == 1, mode == "always"
         self.calls = self.since = self.bytes = 0
-        self.history = 0  # a digest of all calls before this one
+        self.history = self.past = 0  # digests of all calls so far, and of those before the last one
         self.known: set[tuple[str, ...]] = set()
         self.before: str | None = None
 
     def __call__(self, call: tuple[str, ...], payload: int) -> None:
         """Compare a call if it is of a new kind, if it is time to compare all calls so far, or if always asked to."""
+        self.calls += 1
         if self.never:
             return
-        self.calls += 1
         self.since += 1
         self.bytes += payload
+        self.past, self.history = self.history, crc32(repr(call).encode(), self.history)
         if self.always or self.since >= self.CALLS or self.bytes >= self.BYTES or call not in self.known:
             self.compare(" ".join(call))
             self.known.add(call)
-        self.history = crc32(repr(call).encode(), self.history)
 
     def compare(self, call: str) -> None:
         """Compare a call, and all before it."""
-        key = f"{self.key}/{self.calls}"
         self.since = self.CALLS  # where this ends in an error, the next call is compared too
-        self.agree(key, self.before, [call, self.history], self.judge)
-        self.before, self.since, self.bytes = key, 0, 0
+        self.agree(self._key(), self.before, [call, self.past], self.judge)
+        self.before, self.since, self.bytes = self._key(), 0, 0
 
     def refuse(self, message: str, announce: Callable[[str, Any], None]) -> None:
         """Tell the others that this rank cannot make its call, without waiting for them."""
-        if self.never:
-            return
         self.calls += 1
-        announce(f"{self.key}/{self.calls}", [f"cannot: {message}", self.history])
+        if len(self.ranks) > 1:
+            announce(self._key(), [f"cannot: {message}", self.history])
         self.since = self.CALLS  # the others may not have refused, so the next call is compared
+
+    def explain(self, call: tuple[str, ...], error: EngineError, agree: Agree) -> EngineError:
+        """Find out with the others why a call failed: some may have made another one, or none at all.
+
+        Those who wait under the key of this call, because it is of a new kind to them alone, get the answer too.
+        """
+        if error.agreed or len(self.ranks) == 1:
+            return error
+        key = f"{self._key()}/after" if self.before == self._key() else self._key()
+        try:
+            agree(key, None, [" ".join(call), self.past], self.judge)
+        except EngineError as found:
+            reason = f"{found}; {error}" if found.agreed else f"{error}; {found}"
+            return EngineError(reason, agreed=found.agreed)
+        return error
 
     def finish(self) -> None:
         """Compare the calls since the last comparison."""
         if self.since and not self.never:
             self.calls += 1
+            self.past = self.history
             self.compare("makes no more calls")
+
+    def _key(self) -> str:
+        return f"{self.key}/{self.calls}"
 
     def judge(self, calls: dict[int, Any]) -> str:
         """Say who called differently."""
@@ -469,7 +488,10 @@ class Notices:
         if self.silent or reason in self.seen:
             return
         self.seen.add(reason)
-        warnings.warn(text, MeshwrightWarning, stacklevel=4)
+        frame, level = sys._getframe(), 1
+        while frame.f_back is not None and frame.f_globals["__name__"].startswith("meshwright."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(text, MeshwrightWarning, stacklevel=level)  # at the line of the user's that called
 
 
 def rank_list(ranks: Iterable[int]) -> str:
@@ -479,6 +501,16 @@ def rank_list(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} {shown}"
 
 
+_SOURCE = re.compile(
+    r"\[[^]]*\.(?:cc|cpp|cu|h|hpp):\d+[^]]*\]|(?:\b(?:at|in):? )?/\S+\.(?:cc|cpp|cu|h|hpp):\d+,?|GLHF!?"
+)
+"""Where in a library's source an error arose, on the machine that it was built on, and a wish of gloo's."""
+
+
 def first_line(error: BaseException) -> str:
-    """The part of a library's message that says something."""
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    """The part of a library's message that says something.
+
+    >>> first_line(RuntimeError("[/build/gloo/transport/tcp/pair.cc:547] Connection closed by peer\\nmore"))
+    'Connection closed by peer'
+    """
+    return " ".join(_SOURCE.sub("", str(error)).strip().split("\n", 1)[0].split()) or type(error).__name__

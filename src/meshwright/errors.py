@@ -39,7 +39,15 @@ class TooLargeError(MeshwrightError):
 
 
 class EngineError(MeshwrightError, RuntimeError):
-    """A plan cannot run on these processes, or a run failed; the message names the rank, the step and the group."""
+    """A plan cannot run on these processes, or a run failed; the message names the rank, the step and the group.
+
+    agreed: whether every rank concerned has the same error.
+    """
+
+    def __init__(self, message: str, *, agreed: bool = False) -> None:
+        """Say what is wrong."""
+        self.agreed = agreed
+        super().__init__(message)
 
 
 class MeshwrightWarning(UserWarning):

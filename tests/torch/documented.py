@@ -17,6 +17,7 @@ def run_blocks(_rank: int, blocks: list[tuple[str, str]]) -> list[list[float]]:
         os.chdir(folder)
         names: dict[str, Any] = {
             "model": torch.nn.Linear(4, 4),
+            "other": torch.nn.Linear(4, 4),
             "fully_shard": fully_shard,
             "tensor": torch.ones(16),
             "ddp": DistributedDataParallel(torch.nn.Linear(4, 4)),

@@ -1,12 +1,17 @@
 """What the ranks of the PyTorch tests do."""
 
+import atexit
 import os
 import re
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,7 @@ from meshwright import (
     EngineError,
     Goal,
     Grouping,
+    MeshwrightWarning,
     Placement,
     Plan,
     PlannedReduction,
@@ -36,7 +42,7 @@ from meshwright import (
 )
 from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh, store
 from meshwright.torch.collectives import REDUCED
-from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, refused
+from tests.engines import EXHAUSTIVE, hierarchical, pipelined_plan, plan_of, programs_of, refused
 
 
 @contextmanager
@@ -110,7 +116,8 @@ def shapes(rank: int) -> None:
         assert reducer.all_reduce(torch.empty(0, 3)).shape == (0, 3)
         assert reducer.all_reduce(torch.tensor(2.0)).item() == 8.0
         weight = torch.ones(3, requires_grad=True)
-        reducer.all_reduce(weight)
+        with torch.no_grad():
+            reducer.all_reduce(weight)
         assert weight.tolist() == [4.0] * 3
         assert weight.requires_grad
         large = torch.arange(2**20, dtype=torch.int32)  # pieces above the size at which a ring takes over
@@ -347,6 +354,7 @@ def unsuitable_tensors(_rank: int) -> list[str]:
             refused(lambda: scatter.all_reduce(torch.ones(3))),
             refused(lambda: gather.all_gather(torch.ones(3), out=torch.ones(13))),
             refused(lambda: gather.all_gather(torch.ones(3), out=torch.ones(12, dtype=torch.float64))),
+            refused(lambda: reducer.all_reduce(torch.ones(3, requires_grad=True) * 2)),
         ]
         assert reducer.all_reduce(torch.ones(3)).tolist() == [4.0] * 3  # none of that has broken it
         return messages
@@ -460,16 +468,21 @@ def far_away(rank: int) -> bool:
     for _ in range(2):  # the second call is not compared before the end
         reducer.all_reduce(torch.ones(5))
     if rank:
-        arrives = store._arrives
-
-        def late(*given: Any) -> bool:
-            heard = arrives(*given)
-            time.sleep(0.5)
-            return heard
-
-        setattr(store, "_arrives", late)  # noqa: B010
+        _hear_late()
     reducer.close()
     return True
+
+
+def _hear_late() -> None:
+    """Take half a second longer to notice what others say."""
+    arrive = store._arrive
+
+    def late(*given: Any) -> bool:
+        heard = arrive(*given)
+        time.sleep(0.5)
+        return heard
+
+    setattr(store, "_arrive", late)  # noqa: B010
 
 
 def failing_hook(rank: int) -> str:
@@ -486,3 +499,102 @@ def failing_hook(rank: int) -> str:
             loss.backward()
         del model, loss
         return str(caught.value)
+
+
+def unclosed(rank: int) -> int:
+    """Calls with chunks and without, and DDP; nobody closes anything. How many threads of gloo's live on at the end."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    reducer, chunks = Reducer(hierarchical()), Reducer(pipelined_plan(Goal.ALL_REDUCE))
+    for each in (reducer, chunks):
+        assert each.all_reduce(torch.ones(4000), async_op=True).wait()[0].item() == 4
+    _trained(rank, with_plan=True)
+    dist.destroy_process_group()
+    atexit._run_exitfuncs()  # as the interpreter does when it ends
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop")
+
+
+def late_listeners(rank: int, what: str) -> str:
+    """Ranks that hear of a fault late, while rank 0, whose process has the store, ends at once."""
+    if rank:
+        _hear_late()
+    if what == "absent":
+        return absent_rank(rank)
+    return another_plan(rank)
+
+
+def stopped_store(rank: int, when: str) -> tuple[str, str]:
+    """Rank 0, whose process has the store, stops: what the others are told, and that the process group can go."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    if when == "start":
+        dist.barrier()
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        said = refused(lambda: Reducer(hierarchical(), timeout=2))
+    else:
+        reducer = Reducer(hierarchical(), timeout=2)
+        reducer.all_reduce(torch.ones(100))
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        length = 100 if when == "call" else 101  # one of a new kind is compared first
+        said = refused(lambda: reducer.all_reduce(torch.ones(length)))
+        reducer.close()
+    dist.destroy_process_group()
+    return said, ", ".join(thread.name for thread in threading.enumerate() if "store" in thread.name)
+
+
+def ddp_over_other_ranks(rank: int) -> tuple[str, list[float]]:
+    """DDP over all ranks where the plan averages over half of them; and over the plan's."""
+    placement = Placement(parse_system("node=2,gpu=2"), ("data", "tensor"), ((2, 1), (1, 2)))
+    flat = Program((Step(Collective.ALL_REDUCE, Grouping(0, 0)),))
+    reductions = tuple(PlannedReduction(Reduction((axis,), 2**20), flat, 1, 1, 1) for axis in ("data", "tensor"))
+    plan = Plan(placement, load_library("ring"), reductions)
+    with gloo():
+        return _hooked(rank, plan)
+
+
+def _hooked(rank: int, plan: Plan) -> tuple[str, list[float]]:
+    reducer, mesh = Reducer(plan, timeout=10), device_mesh(plan, "cpu")
+    model = torch.nn.Linear(1, 1, bias=False)
+    wrong = DistributedDataParallel(model)
+    wrong.register_comm_hook((reducer, "data"), ddp_hook)
+    with pytest.raises(RuntimeError) as caught:
+        wrong(torch.full((1, 1), float(rank))).sum().backward()
+    model = torch.nn.Linear(1, 1, bias=False)
+    right = DistributedDataParallel(model, process_group=mesh["data"].get_group())
+    right.register_comm_hook((reducer, "data"), ddp_hook)
+    right(torch.full((1, 1), float(rank))).sum().backward()
+    assert model.weight.grad is not None
+    return str(caught.value), model.weight.grad.flatten().tolist()
+
+
+def meshes_that_differ(rank: int) -> list[str]:
+    """A placement of its own on one rank, and a seat that is not the plan's."""
+    system = parse_system("node=2,gpu=2")
+    mine, others = (Placement(system, ("data", "shard"), matrix) for matrix in (((1, 2), (2, 1)), ((2, 1), (1, 2))))
+    with gloo():
+        messages = [refused(lambda: device_mesh(mine if rank == 2 else others, "cpu"))]
+        os.environ.update(LOCAL_RANK=str(rank // 2), LOCAL_WORLD_SIZE="2")
+        messages.append(refused(lambda: factor_mesh(others, "cpu")))
+        return messages
+
+
+def known_sizes_mixed_up(rank: int, chunks: bool) -> str:
+    """After a warm-up with one size, a rank gives another: it alone compares, the others are in the call already."""
+    with gloo(20):
+        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE) if chunks else hierarchical(), timeout=3)
+        reducer.all_reduce(torch.ones(40_000))
+        return refused(lambda: reducer.all_reduce(torch.ones(50_000 if rank == 2 else 40_000)))
+
+
+def notices(_rank: int) -> list[str]:
+    """What is said where a plan for another library, and for larger payloads, runs."""
+    (planned,) = pipelined_plan(Goal.ALL_REDUCE).reductions
+    planned = replace(planned, reduction=replace(planned.reduction, bytes=2**28))
+    plan = Plan(hierarchical().placement, load_library("nccl"), (planned,))
+    with gloo(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reducer = Reducer(plan)
+        for _ in range(3):
+            reducer.all_reduce(torch.ones(1000))
+        return [str(each.message) for each in caught if issubclass(each.category, MeshwrightWarning)]

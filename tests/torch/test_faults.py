@@ -99,6 +99,8 @@ def test_unsuitable_tensors_are_refused_before_anything_is_sent() -> None:
         "the plan has no all-reduce; it has: reduce-scatter over data",
         "rank 0 gives 3 elements, but its part of 13 over 4 ranks has 4",
         "out is torch.float64 on cpu, the part is torch.float32 on cpu",
+        "the tensor requires a gradient, but none goes through a Reducer: call it under torch.no_grad(), or give "
+        "tensor.detach(); torch.distributed.nn.functional has collectives that are differentiable",
     ]
     assert messages[6].startswith("the tensor is on meta, but the process group has gloo for cpu")
 
@@ -107,7 +109,7 @@ def test_plans_are_checked_before_groups_are_made() -> None:
     short, check, timeout = results(f"{PROGRAMS}invalid_plans", 4)[0]
     assert "the program ends before the goal (all-reduce) is reached" in short
     assert check == "check='sometimes': expected 'first', 'always' or 'never'"
-    assert timeout == "timeout=0: expected a number of seconds above 0"
+    assert timeout == "timeout=0: expected a number of seconds above 0 and below 1e9"
 
 
 def test_a_second_thread_is_refused() -> None:
@@ -146,3 +148,62 @@ def test_a_failing_hook_says_what_happened() -> None:
         assert not outcome.error, outcome.error
         assert f"rank {rank}: step " in outcome.result or "did not join" in outcome.result
         assert "Unable to cast" not in outcome.result
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("absent", "rank 3 did not join the others within 1.6 s"),
+        ("plan", "rank 2 has another plan than rank 0: give every process the same plan file"),
+    ],
+)
+def test_everyone_hears_the_reason_before_the_store_goes(what: str, message: str) -> None:
+    messages = results(f"{PROGRAMS}late_listeners", 4, what)
+    assert [said for said in messages if said] == [message] * (3 if what == "absent" else 4)
+
+
+@pytest.mark.parametrize("when", ["start", "call", "comparison"])
+def test_a_store_that_hangs_holds_up_nobody(when: str) -> None:
+    outcomes = run_ranks(f"{PROGRAMS}stopped_store", 4, when)
+    assert outcomes[0].status == -9  # it was stopped, and killed when the others had ended
+    for outcome in outcomes[1:]:
+        assert not outcome.error, outcome.error
+        said, threads = outcome.result
+        assert "the process that has it, usually that of rank 0, has died or hangs" in said
+        assert when != "call" or "step " in said
+        assert threads == ""
+
+
+def test_no_thread_of_gloo_outlives_a_reducer_that_nobody_closed() -> None:
+    assert results(f"{PROGRAMS}unclosed", 4) == [0] * 4
+
+
+def test_ddp_over_other_ranks_than_the_plan_is_refused() -> None:
+    for rank, (message, gradient) in enumerate(results(f"{PROGRAMS}ddp_over_other_ranks", 4)):
+        assert "the model averages gradients over ranks 0, 1, 2, 3, but the plan's all-reduce over data has" in message
+        assert f"{rank % 2}, {rank % 2 + 2} here: Distr" in message
+        assert 'which is device_mesh(plan)["data"].get_group()' in message
+        assert gradient == [rank % 2 + 1.0]
+
+
+def test_meshes_that_differ_are_refused_on_every_rank() -> None:
+    other, seats = results(f"{PROGRAMS}meshes_that_differ", 4)[3]
+    assert other == "rank 2 has another plan than rank 0: give every process the same plan file"
+    assert seats.startswith("rank 1 is number 0 of 2 on its host, but the plan numbers devices host by host")
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_size_that_is_new_to_one_rank_alone_is_named_on_every_rank(chunks: bool) -> None:
+    what = "elements of float32 to all-reduce sum of reduction 0"
+    for said in results(f"{PROGRAMS}known_sizes_mixed_up", 4, chunks):
+        assert said.startswith(f"the ranks call differently: rank 0 gives 40000 {what}, rank 2 gives 50000 {what}")
+        assert "GLHF" not in said
+        assert ".cc:" not in said
+
+
+def test_a_plan_that_runs_otherwise_than_planned_says_so_once() -> None:
+    said, *others = results(f"{PROGRAMS}notices", 4)
+    assert others == [[]] * 3
+    library, chunks = said
+    assert library.startswith("the plan was made for nccl, but runs on gloo")
+    assert chunks.startswith("the all-reduce over data was planned for 256MiB in 4 chunks, but a call with ")

@@ -17,6 +17,11 @@ from meshwright.torch.collectives import run_collective
 
 Groups = Mapping[LaneGroup, dist.ProcessGroup]
 
+GiveUp = Callable[[], None]
+"""Called when a step has failed, so that the ranks that wait for this one fail too, and with them what this one waits
+for.
+"""
+
 Allocate = Callable[[int, int, torch.Tensor], torch.Tensor]
 """A flat tensor for a slot (one of the schedule's buffers), of a length, with dtype and device like another tensor."""
 
@@ -26,9 +31,9 @@ class Executor:
     CUDA a stream, and takes the chunks in their order, so that all ranks use every group in the same order.
     """
 
-    def __init__(self, groups: Groups, allocate: Allocate) -> None:
+    def __init__(self, groups: Groups, allocate: Allocate, give_up: GiveUp) -> None:
         """Nothing is under way; threads and streams are made when they are first needed."""
-        self.groups, self.allocate = groups, allocate
+        self.groups, self.allocate, self.give_up = groups, allocate, give_up
         self.threads: dict[int, ThreadPoolExecutor] = {}
         self.streams: dict[tuple[int, torch.device], torch.cuda.Stream] = {}
 
@@ -74,6 +79,7 @@ class Executor:
                     chunk.run(flow.stages[number], self.groups)
                 except BaseException as error:
                     errors.append(error)
+                    self.give_up()
                     for each in done:
                         for event in each:
                             event.set()

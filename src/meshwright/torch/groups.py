@@ -1,12 +1,14 @@
 """Process groups: what there is, and making those that a plan needs."""
 
+import contextlib
 from collections.abc import Iterable
 from datetime import timedelta
 
 import torch.distributed as dist
 
-from meshwright.engine import LaneGroup, first_line, rank_list
+from meshwright.engine import LaneGroup, rank_list
 from meshwright.errors import EngineError
+from meshwright.torch.store import ANSWER, HEARING, default_store, in_time
 
 
 def check_initialized() -> None:
@@ -32,12 +34,28 @@ def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, 
     rank = dist.get_rank()
     groups = {}
     for lane, ranks in wanted:
+
+        def make(_: object, ranks: tuple[int, ...] = ranks) -> dist.ProcessGroup:
+            group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
+            return group
+
         try:
-            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
-        except RuntimeError as error:
-            raise EngineError(
-                f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {first_line(error)}"
-            ) from error
+            group = in_time(default_store(), timeout + HEARING + ANSWER, rank, make)
+        except EngineError as error:
+            raise EngineError(f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {error}") from error
         if rank in ranks:
             groups[lane, ranks] = group
     return groups
+
+
+def give_back(groups: dict[LaneGroup, dist.ProcessGroup]) -> None:
+    """Give groups up, and forget them. With gloo, ranks that wait for this one in a group then fail at once.
+
+    gloo ends the threads of a group with it. One that outlives the interpreter aborts the process: gloo says that a
+    collective is done before it lets go of its tensors, and to let go of one that Python knows, it needs Python.
+    """
+    while groups:
+        _, group = groups.popitem()
+        with contextlib.suppress(ValueError, AssertionError):  # the user has given it up, or all of them
+            if dist.is_initialized():
+                dist.destroy_process_group(group)

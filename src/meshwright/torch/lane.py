@@ -104,11 +104,15 @@ class Lane:
         """Whether nothing is under way."""
         return (self._last is None or self._last.done()) and not self._busy.locked()
 
+    def healthy(self) -> bool:
+        """Whether nothing has failed."""
+        return not self._failure
+
     def close(self) -> bool:
         """Finish what is under way; whether nothing has failed."""
         if self._worker is not None:
             self._worker.shutdown()
-        healthy = not self._failure
+        healthy = self.healthy()
         self._failure = self._failure or "it is closed"
         return healthy
 

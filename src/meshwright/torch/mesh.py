@@ -1,13 +1,25 @@
 """A placement as a DeviceMesh: its ranks in the plan's order, for DDP, FSDP2 and tensor parallelism."""
 
+import os
+from functools import partial
+from itertools import count
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshwright.engine import check_devices
+from meshwright.engine import check_devices, judge_start, seat
+from meshwright.errors import EngineError
 from meshwright.placement import Placement
 from meshwright.plan import Plan
 from meshwright.torch.groups import backends, check_initialized
+from meshwright.torch.store import Patience, agree, default_store
+
+TIMEOUT = 300.0
+"""Seconds that a process waits for the others to make the same mesh."""
+
+_numbers = count()  # of the meshes in this process; every process makes the same ones
 
 
 def device_mesh(plan: Plan | Placement, device_type: str | None = None) -> DeviceMesh:
@@ -31,9 +43,19 @@ def factor_mesh(plan: Plan | Placement, device_type: str | None = None) -> Devic
 
 
 def _checked(plan: Plan | Placement, device_type: str | None) -> tuple[Placement, str]:
+    """Compare placements and seats between the processes, as a Reducer does, so that all have the same mesh."""
     placement = plan.placement if isinstance(plan, Plan) else plan
     check_initialized()
-    check_devices(placement.system, dist.get_world_size())
+    rank, world = dist.get_rank(), dist.get_world_size()
+    same = [placement.system.counts, placement.axes, placement.matrix]
+    said: dict[str, Any] = {"plan": same, "seat": seat(os.environ), "check": "", "fault": ""}
+    try:
+        check_devices(placement.system, world)
+    except EngineError as error:
+        said["fault"] = str(error)
+    judge = partial(judge_start, placement.system)
+    key = f"meshwright/mesh/{next(_numbers)}"
+    agree(default_store(), range(world), rank, Patience.of(TIMEOUT), key, None, said, judge)
     if device_type is None:
         device_type = "cuda" if "cuda" in backends() and torch.cuda.is_available() else "cpu"
     return placement, device_type

@@ -1,6 +1,8 @@
 """The executor that users hold: runs a plan's programs over PyTorch process groups."""
 
+import atexit
 import os
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any, Literal, Self, overload
@@ -8,16 +10,29 @@ from typing import Any, Literal, Self, overload
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import Chooser, Over, call_checks, introduce, judge_start, plan_groups, seat, share
+from meshwright.engine import (
+    Chooser,
+    LaneGroup,
+    Notices,
+    Over,
+    Part,
+    call_checks,
+    check_timeout,
+    introduce,
+    judge_start,
+    plan_groups,
+    seat,
+    share,
+)
 from meshwright.errors import EngineError
 from meshwright.plan import Plan
 from meshwright.program import REDUCING, Goal
 from meshwright.schedule import IN_PLACE
 from meshwright.torch.collectives import OPERATIONS, REDUCED
 from meshwright.torch.executor import Executor
-from meshwright.torch.groups import backends, check_initialized, make_groups
+from meshwright.torch.groups import backends, check_initialized, give_back, make_groups
 from meshwright.torch.lane import Lane, Work
-from meshwright.torch.store import agree, announce, leave
+from meshwright.torch.store import LATE, Patience, agree, announce, default_store, leave
 
 Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
 """sum, avg, max or min; PyTorch's names for them do too."""
@@ -25,8 +40,8 @@ Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
 _numbers = count()  # of the reducers in this process; every process makes the same ones
 
 
-FAREWELL = 10.0
-"""Seconds that rank 0 waits for the others when all is well."""
+FAREWELL, FAREWELL_AFTER_FAILURE = 10.0, 1.0
+"""Seconds that rank 0 waits for the others to leave when all is well, and otherwise, so that they hear of it."""
 
 
 class Reducer:
@@ -39,30 +54,39 @@ class Reducer:
     timeout: seconds after which a call fails whose other ranks do not come or have died.
     check: "first" compares size, dtype and operation between ranks before the first call of each kind, and all calls
     so far every 64 calls or 64 MiB; "always" before every call; "never" trusts the caller.
+
+    Forgetting `close` does no harm: what it gives back is given back when the interpreter ends.
     """
 
     def __init__(self, plan: Plan, *, timeout: float = 300.0, check: str = "first") -> None:
         """Check that processes and plan fit, and create the groups."""
-        if not 0 < timeout < 1e9:
-            raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0")
+        check_timeout(timeout)
         check_initialized()
         self.plan = plan
         self.rank, world = dist.get_rank(), dist.get_world_size()
-        self._backends = backends()
+        self._backends, self._store = backends(), default_store()
         self._lane = Lane()
-        key = f"meshwright/{next(_numbers)}"
-        said, self._parts = introduce(plan, world, self.rank, seat(os.environ))
+        self._key = f"meshwright/{next(_numbers)}"
+        self._groups: dict[LaneGroup, dist.ProcessGroup] = {}
+        patience = Patience.of(timeout)
+        said, self._parts = introduce(plan, world, self.rank, seat(os.environ), check)
         checks = call_checks(
-            self._parts, check, lambda _, ranks: partial(agree, ranks, self.rank, timeout), key
+            self._parts,
+            check,
+            lambda _, ranks: partial(agree, self._store, ranks, self.rank, patience, wake=self._give_up),
+            self._key,
         )  # a wrong `check` is refused before anyone is waited for
-        agree(range(world), self.rank, timeout, f"{key}/start", None, said, partial(judge_start, plan))
+        judge = partial(judge_start, plan.placement.system)
+        agree(self._store, range(world), self.rank, patience, f"{self._key}/start", None, said, judge)
         self._checks = checks
-        self._leave = partial(leave, world, self.rank, key)
-        self._groups = make_groups(plan_groups(plan), timeout)
-        self._executor = Executor(self._groups, self._room)
+        self._groups |= make_groups(plan_groups(plan), timeout)
+        self._executor = Executor(self._groups, self._room, self._give_up)
         self._choose = Chooser(plan)
+        self._notices = Notices(plan, self.rank)
         self._scratch: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._closed = False
+        self._leave = partial(leave, self._store, world, self.rank, self._key)
+        _unclosed[self._key] = partial(_end, os.getpid(), self._lane, self._groups, self._leave)
 
     @overload
     def all_reduce(
@@ -146,6 +170,10 @@ class Reducer:
         """
         return self._call(Goal.ALL_GATHER, part, out, "sum", over, async_op)
 
+    def part(self, goal: Goal, over: Over = None) -> Part:
+        """This rank's part in one of the plan's reductions, with the ranks of its group."""
+        return self._parts[self._choose(goal, over, 1)]
+
     def close(self) -> None:
         """Finish what is under way, compare the last calls, give the groups back; every process calls it.
 
@@ -156,20 +184,17 @@ class Reducer:
         self._closed = True
         healthy = self._lane.close()
         self._executor.close()
-        if healthy and dist.is_initialized():
-            patience = FAREWELL / 10  # enough for others to hear of what is wrong
-            try:
+        patience = FAREWELL_AFTER_FAILURE
+        try:
+            if healthy:
                 for check in dict.fromkeys(self._checks):
                     check.finish()
                 patience = FAREWELL
-            finally:
-                self._leave(patience)
-            for group in self._groups.values():
-                dist.destroy_process_group(group)
-        elif dist.is_initialized():
-            self._leave(0.0)
-        self._groups.clear()
-        self._scratch.clear()
+        finally:
+            self._leave(patience)
+            give_back(self._groups)
+            self._scratch.clear()
+            del _unclosed[self._key]
 
     def __enter__(self) -> Self:
         """Use it for the time of a with statement."""
@@ -203,10 +228,10 @@ class Reducer:
         staged = backend == "gloo" and tensor.device.type != "cpu"  # gloo talks from the host's memory
         ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
 
-        def communicate() -> torch.Tensor:
+        def run() -> None:
             check(call, length * tensor.element_size())
             if length == 0:
-                return kept
+                return
             if ready is not None:
                 ready.synchronize()
                 there = result.cpu() if goal in IN_PLACE else torch.empty_like(result, device="cpu")
@@ -216,13 +241,30 @@ class Reducer:
                 torch.cuda.current_stream(tensor.device).synchronize()
             else:
                 self._executor.run(part, tensor, result, op, backend)
+
+        def communicate() -> torch.Tensor:
+            try:
+                run()
+            except EngineError as error:
+                self._give_up()
+                raise check.explain(call, error, partial(agree, self._store, part.ranks, self.rank, LATE)) from error
+            except BaseException:
+                self._give_up()
+                raise
             return kept
 
+        self._notices.library(backend)
+        self._notices.chunks(number, len(part.cut(length, tensor.element_size())), length * tensor.element_size())
         if not async_op:
             return self._lane.run(communicate)
         if backend == "gloo":
             return self._lane.start(communicate)
         return self._lane.start_on_stream(communicate, tensor.device, (tensor, result))
+
+    def _give_up(self) -> None:
+        """Have the ranks fail that wait for this one. Groups of other libraries than gloo may still be at work."""
+        if set(self._backends.values()) == {"gloo"}:
+            give_back(self._groups)
 
     def _tell(self, goal: Goal, over: Over, error: EngineError) -> None:
         """Let the others know, who may be about to wait for this rank."""
@@ -233,7 +275,7 @@ class Reducer:
         except EngineError:
             return
         ranks, check = self._parts[number].ranks, self._checks[number]
-        check.refuse(str(error), partial(announce, ranks, self.rank))
+        check.refuse(str(error), partial(announce, self._store, ranks, self.rank))
 
     def _result(
         self, goal: Goal, tensor: torch.Tensor, out: torch.Tensor | None, length: int, ranks: tuple[int, ...]
@@ -273,6 +315,11 @@ class Reducer:
             raise EngineError(
                 f"op='avg' needs a floating point tensor, not {tensor.dtype}: reduce with 'sum', then divide"
             )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise EngineError(
+                f"{name} requires a gradient, but none goes through a Reducer: call it under torch.no_grad(), or give "
+                "tensor.detach(); torch.distributed.nn.functional has collectives that are differentiable"
+            )
         if tensor.is_conj() or tensor.is_neg():
             raise EngineError(f"{name} is a conjugate or negative view: give tensor.resolve_conj().resolve_neg()")
         if goal in IN_PLACE or name == "out":
@@ -296,6 +343,23 @@ class Reducer:
         if kept is None or kept.numel() < length:
             kept = self._scratch[slot, like.dtype] = like.new_empty(length)
         return kept[:length]
+
+
+_unclosed: dict[str, Callable[[], None]] = {}
+"""What is to be done for the Reducers that nobody has closed when the interpreter ends. No Reducer is kept alive."""
+
+
+def _end(process: int, lane: Lane, groups: dict[LaneGroup, dist.ProcessGroup], leave: Callable[[float], None]) -> None:
+    if process != os.getpid():  # a process that was forked off: groups and store are its parent's
+        return
+    leave(FAREWELL if lane.healthy() else FAREWELL_AFTER_FAILURE)
+    give_back(groups)
+
+
+@atexit.register
+def _end_all() -> None:
+    while _unclosed:
+        _unclosed.popitem()[1]()
 
 
 _NAMES: dict[Any, str] = {

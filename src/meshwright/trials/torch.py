@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -62,7 +63,8 @@ class TorchEngine:
         for planned in plan.reductions:
             for group in plan.placement.groups(planned.reduction.axes):
                 if group not in self._whole:
-                    self._whole[group] = dist.new_group(list(group), timeout=self._timeout)
+                    with _words("making process groups"):
+                        self._whole[group] = dist.new_group(list(group), timeout=self._timeout)
 
     def _unload(self) -> None:
         for ranks, group in self._whole.items():
@@ -90,24 +92,26 @@ class TorchEngine:
         """Run the reduction once on all ranks, or on the first group alone."""
         self._buffer.copy_(self._given)
         self._left = None
-        started = self._start()
-        if not alone or 0 in self._payload.group(self.ranks[0]):
-            self._left = self._default() if default else self._program(self._buffer)
-            self._synchronize()
-        return _largest(time.monotonic() - started)[0]
+        with _words("the library's own collective" if default else "the program"):
+            started = self._start()
+            if not alone or 0 in self._payload.group(self.ranks[0]):
+                self._left = self._default() if default else self._program(self._buffer)
+                self._synchronize()
+            return _largest(time.monotonic() - started)[0]
 
     def send(self, pairs: Sequence[tuple[int, int]]) -> float:
         """Send the buffer from some ranks to others, all at once."""
-        started = self._start()
-        for sender, receiver in pairs:
-            if self.ranks[0] == sender:
-                dist.send(self._buffer, receiver)
-                dist.recv(self._answer, receiver)  # so that the sender knows when all has arrived
-            elif self.ranks[0] == receiver:
-                dist.recv(self._buffer, sender)
-                dist.send(self._answer, sender)
-        self._synchronize()
-        return _largest(time.monotonic() - started)[0]
+        with _words("sending"):
+            started = self._start()
+            for sender, receiver in pairs:
+                if self.ranks[0] == sender:
+                    dist.send(self._buffer, receiver)
+                    dist.recv(self._answer, receiver)  # so that the sender knows when all has arrived
+                elif self.ranks[0] == receiver:
+                    dist.recv(self._buffer, sender)
+                    dist.send(self._answer, sender)
+            self._synchronize()
+            return _largest(time.monotonic() - started)[0]
 
     def _start(self) -> float:
         """Wait for all ranks; where they share a clock, all start at the same moment."""
@@ -152,19 +156,32 @@ class TorchEngine:
     def everyone(self, faults: list[str]) -> list[str]:
         """The faults of all ranks."""
         gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(gathered, faults)
+        with _words("hearing from all ranks"):
+            dist.all_gather_object(gathered, faults)
         return [fault for each in gathered for fault in each]
 
     def shared(self, value: Any) -> Any:
         """What the first rank has."""
         values = [value]
-        dist.broadcast_object_list(values)
+        with _words("hearing from rank 0"):
+            dist.broadcast_object_list(values)
         return values[0]
 
     def close(self) -> None:
         """Leave the process group."""
         self._unload()
         dist.destroy_process_group()
+
+
+@contextmanager
+def _words(what: str) -> Iterator[None]:
+    """Say what failed before what the library says."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except RuntimeError as error:
+        raise EngineError(f"rank {dist.get_rank()}: {what} failed: {first_line(error)}") from error
 
 
 def _largest(*values: float) -> list[float]:
