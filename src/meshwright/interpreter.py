@@ -157,7 +157,7 @@ class _CannotRunError(Exception):
 
 
 def _sum(group: list[_Device], operation: Operation) -> Array:
-    if any(not np.array_equal(device.holds, group[0].holds) for device in group):
+    if any((device.holds != group[0].holds).any() for device in group[1:]):
         raise _CannotRunError("the devices of a group hold different chunks, so their buffers do not match")
     if not group[0].holds.any():
         raise _CannotRunError("the devices of a group hold nothing")
