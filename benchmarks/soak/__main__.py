@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from benchmarks.soak.report import write_report
 
 FOLDER = ROOT / "build" / "soak"
 POLL = 0.02
+ROUNDS = 5
 
 
 @dataclass
@@ -67,9 +68,15 @@ def main() -> int:
             signal.signal(number, _stop)
         try:
             with busy(given.load):
-                again = iter([(kind, given.number) for kind in chosen])
-                todo = missing_trials(chosen, journal) if given.number is None else again
-                _run(todo, journal, given.folder, given.at_once, time.monotonic() + 60 * given.minutes)
+                deadline = time.monotonic() + 60 * given.minutes
+                if given.number is not None:
+                    _run([(kind, given.number) for kind in chosen], journal, given.folder, given.at_once, deadline)
+                    chosen = []
+                for _ in range(ROUNDS):  # those that missed their moment are made up for
+                    todo = missing_trials(chosen, journal)
+                    if not todo or time.monotonic() > deadline:
+                        break
+                    _run(todo, journal, given.folder, given.at_once, deadline)
         finally:
             end_descendants(os.getpid())
     return write_report(journal, given.folder == FOLDER)
@@ -90,8 +97,9 @@ def _stop(*_: object) -> None:
     raise SystemExit(130)
 
 
-def _run(todo: Iterator[tuple[Kind, int]], journal: Path, folder: Path, at_once: int, deadline: float) -> None:
+def _run(trials: Sequence[tuple[Kind, int]], journal: Path, folder: Path, at_once: int, deadline: float) -> None:
     """Run trials side by side until none is left, or the time is over."""
+    todo = iter(trials)
     running: dict[int, _Running] = {}
     waiting: list[tuple[Kind, int]] = []
     more = True
@@ -148,7 +156,7 @@ def mend(journal: Path) -> None:
         journal.write_bytes(text[: text.rfind(b"\n") + 1])
 
 
-def missing_trials(kinds: list[Kind], journal: Path) -> Iterator[tuple[Kind, int]]:
+def missing_trials(kinds: list[Kind], journal: Path) -> list[tuple[Kind, int]]:
     """The trials that are missing, all kinds at the same pace; one that missed its moment is made up for."""
     done: dict[str, int] = {}
     used: dict[str, int] = {}
@@ -158,11 +166,13 @@ def missing_trials(kinds: list[Kind], journal: Path) -> Iterator[tuple[Kind, int
         done[trial["kind"]] = done.get(trial["kind"], 0) + (trial["verdict"] != "missed")
     left = {kind.name: max(0, kind.count - done.get(kind.name, 0)) for kind in kinds}
     given = dict.fromkeys(left, 0)
+    found = []
     for _ in range(sum(left.values())):
         name = min((name for name in left if given[name] < left[name]), key=lambda name: (given[name] + 1) / left[name])
         kind = next(kind for kind in kinds if kind.name == name)
-        yield kind, used.get(name, 0) + given[name]
+        found.append((kind, used.get(name, 0) + given[name]))
         given[name] += 1
+    return found
 
 
 if __name__ == "__main__":
