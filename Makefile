@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study pipelines soak reproduction pictures format clean
+.PHONY: demo test lint types unit bench study pipelines soak fuzz reproduction pictures format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -39,6 +39,10 @@ pipelines: $(VENV)/.installed-dev
 # What it is to run can be chosen: make soak SOAK="--minutes 30 --parts ranks,benches".
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.soak $(SOAK)
+
+# How many cases, of what, can be chosen: make fuzz FUZZ="--cases 1000000 --target plans".
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz --out benchmarks/results/fuzz.json $(FUZZ)
 
 reproduction: $(VENV)/.installed
 	$(BIN)/meshwright reproduce --out docs/reproduction.md > /dev/null

@@ -1,5 +1,6 @@
 """Constraints on placements: what a user knows to be wanted, whatever the model says."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +10,7 @@ from math import prod
 from meshwright.errors import PlacementError, SpecError
 from meshwright.matrices import count_matrices, rows
 from meshwright.search import Row, count_allowed
-from meshwright.spec import format_counts, unknown
+from meshwright.spec import as_tuple, check_names, format_counts, shown, unknown
 from meshwright.system import System
 
 
@@ -37,15 +38,20 @@ class Constraint:
 
     def __post_init__(self) -> None:
         """Refuse what is no constraint."""
-        if self.rule not in list(Rule):
-            raise SpecError(unknown("rule", str(self.rule), list(Rule)))
+        if not isinstance(self.rule, str) or self.rule not in list(Rule):
+            raise SpecError(unknown("rule", self.rule, list(Rule)))
         object.__setattr__(self, "rule", Rule(self.rule))
+        check_names([self.axis], "constraint", "tensor=node")
+        if not isinstance(self.level, str) or self.level:
+            check_names([self.level], "constraint", "tensor=node")
         if not isinstance(self.row, tuple) or (self.rule is Rule.ROW) != bool(self.row):
-            raise SpecError(f"a row is given where it is fixed, as a tuple of factors, not {self.row!r}")
+            raise SpecError(f"a row is given where it is fixed, as a tuple of factors, not {shown(self.row)}")
+        if any(type(factor) is not int or factor < 1 for factor in self.row):
+            raise SpecError(f"the row of axis {shown(self.axis)} is {shown(self.row)}; expected positive factors")
 
     def __str__(self) -> str:
         """As on the command line."""
-        return f"--{self.rule} {self.axis}={self.level or ','.join(map(str, self.row))}"
+        return f"--{self.rule} {self.axis}={self.level or ','.join(map(shown, self.row))}"
 
     def allows(self, row: Row, system: System) -> bool:
         """Whether the axis may have this row."""
@@ -67,9 +73,7 @@ def not_across(axis: str, level: str) -> Constraint:
 
 def fixed_row(axis: str, row: Sequence[int]) -> Constraint:
     """Fix a row of the matrix."""
-    if isinstance(row, int | str):
-        raise SpecError(f"expected the factors of a row as a list, not {row!r}")
-    return Constraint(Rule.ROW, axis, row=tuple(row))
+    return Constraint(Rule.ROW, axis, row=as_tuple(row, int, "factors of a row"))
 
 
 def parse_constraint(rule: Rule, text: str) -> Constraint:
@@ -81,11 +85,11 @@ def parse_constraint(rule: Rule, text: str) -> Constraint:
     axis, equals, value = (part.strip() for part in text.partition("="))
     if rule is not Rule.ROW:
         if not equals or not axis or not value:
-            raise SpecError(f"{text!r} is not AXIS=LEVEL, as in --{rule} tensor=node")
+            raise SpecError(f"{shown(text)} is not AXIS=LEVEL, as in --{rule} tensor=node")
         return Constraint(rule, axis, value)
     factors = value.strip("[]").split(",")
-    if not equals or not axis or not all(factor.strip().isdecimal() and len(factor) < 20 for factor in factors):
-        raise SpecError(f"{text!r} is not AXIS=FACTOR,FACTOR,…, one factor per level, as in --row tensor=1,8")
+    if not equals or not axis or not all(re.fullmatch(r"\s*[0-9]{1,20}\s*", one) for one in factors):
+        raise SpecError(f"{shown(text)} is not AXIS=FACTOR,FACTOR,…, one factor per level, as in --row tensor=1,8")
     return Constraint(rule, axis, row=tuple(int(factor) for factor in factors))
 
 
@@ -140,7 +144,7 @@ def check_constraint(constraint: Constraint, system: System, axes: Collection[st
     if constraint.rule is not Rule.ROW:
         if constraint.level not in names:
             raise PlacementError(f"{constraint}: {unknown('level', constraint.level, names)}")
-    elif len(constraint.row) != len(names) or any(type(factor) is not int or factor < 1 for factor in constraint.row):
+    elif len(constraint.row) != len(names):
         raise PlacementError(f"{constraint}: expected {len(names)} positive factors, for {', '.join(names)}")
 
 
@@ -148,7 +152,9 @@ def _check(constraint: Constraint, system: System, axes: Mapping[str, int]) -> N
     check_constraint(constraint, system, axes)
     row, size = constraint.row, axes[constraint.axis]
     if row and prod(row) != size:
-        raise PlacementError(f"{constraint}: the factors multiply to {prod(row)}, but the axis has the size {size}")
+        raise PlacementError(
+            f"{constraint}: the factors multiply to {shown(prod(row))}, but the axis has the size {size}"
+        )
 
 
 def _why(one: Constraint, axes: Mapping[str, int], system: System) -> str:

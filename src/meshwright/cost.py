@@ -8,21 +8,25 @@ follow each other.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, product
+from itertools import product
 from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.bound import bound
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.layout import Layout, check_links, inner_only
 from meshwright.profiles import Library, Rule
 from meshwright.program import Collective, Goal, Grouping, Program, Step, TransferKind
-from meshwright.radix import digits_of, number_of
 from meshwright.symbolic import State, run_symbolically, scattered
 from meshwright.system import Fabric, Level, Link
 from meshwright.traffic import Phase, Shape, phases, transfer_phase
 
-MAX_RING = 2048
+MAX_RING = 512
 """Longer rings of children are not routed."""
+
+_Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,28 +349,29 @@ def _busiest_link(phase: Phase, k: int, column: tuple[tuple[int, bool], ...]) ->
     count = prod(factor for factor, _ in column)
     if count > MAX_RING:
         raise TooLargeError(f"a ring of {count:,} children is too long to route; at most {MAX_RING:,} can be")
+    # For each member of a group, where it is in each of the groups.
+    within = [row for row, (_, reduced) in enumerate(column) if reduced]
+    others = [row for row, (_, reduced) in enumerate(column) if not reduced]
+    places = np.arange(count).reshape([factor for factor, _ in column]).transpose(within + others)
+    places = places.reshape(prod(column[row][0] for row in within), -1)
+    sends = list(phase.pairs(k))
+    if not sends:
+        return 0.0
+    child, target, amount = (np.array(values) for values in zip(*sends, strict=True))
+    a, b = places[child].reshape(-1), places[target].reshape(-1)
+    amounts = np.repeat(amount, places.shape[1])
+    ahead = (b - a) % count
+    forward = ahead <= count - ahead
+    loads = [
+        _flows(a[forward], ahead[forward], amounts[forward], count),
+        _flows(b[~forward], (count - ahead)[~forward], amounts[~forward], count),
+    ]
+    return float(max(load.max() for load in loads))
+
+
+def _flows(start: _Whole, length: _Whole, amount: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """What each link of a ring carries, of amounts that go so many links far, the same way round."""
     # Where traffic begins and stops to flow, for two turns: summed up, what each link carries.
-    forward, backward = [0.0] * (2 * count + 1), [0.0] * (2 * count + 1)
-    inside = [factor for factor, reduced in column if reduced]
-    outside = [factor for factor, reduced in column if not reduced]
-
-    def position(child: int, other: int) -> int:
-        own, rest = iter(digits_of(child, inside)), iter(digits_of(other, outside))
-        digits = [next(own) if reduced else next(rest) for _, reduced in column]
-        return number_of(digits, [factor for factor, _ in column])
-
-    for child, target, amount in phase.pairs(k):
-        for other in range(prod(outside)):
-            a, b = position(child, other), position(target, other)
-            ahead = (b - a) % count
-            if ahead <= count - ahead:
-                forward[a] += amount
-                forward[a + ahead] -= amount
-            else:
-                backward[b] += amount
-                backward[b + count - ahead] -= amount
-    loads = []
-    for changes in (forward, backward):
-        turns = list(accumulate(changes))
-        loads += [turns[k] + turns[k + count] for k in range(count)]
-    return max(loads)
+    changes = np.bincount(start, amount, 2 * count) - np.bincount(start + length, amount, 2 * count)
+    turns = np.cumsum(changes)
+    return turns[:count] + turns[count:]

@@ -19,9 +19,9 @@ class ProgramSyntaxError(MeshwrightError):
     def __init__(self, text: str, position: int, expected: str) -> None:
         """Point at `position` in `text`, where something `expected` is missing."""
         self.text, self.position, self.expected = text, position, expected
-        line_start = text.rfind("\n", 0, position) + 1
-        line = text[line_start:].split("\n", 1)[0].replace("\t", " ")
-        marker = " " * (position - line_start) + "^"
+        start = max(text.rfind("\n", 0, position) + 1, position - 80)  # of a long line, what is around the position
+        line = text[start : position + 40].split("\n", 1)[0].replace("\t", " ")
+        marker = " " * (position - start) + "^"
         super().__init__(f"cannot read the program:\n  {line}\n  {marker} {expected}")
 
 

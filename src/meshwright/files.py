@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.errors import SpecError
+from meshwright.spec import shown
 
 MOST_LINKS = 40
 """As many as Linux follows in one path."""
@@ -31,7 +32,9 @@ def write_file(path: Path, content: str | bytes, what: str = "the file") -> None
         finally:
             os.close(place.folder)
     except (OSError, ValueError) as error:
-        raise SpecError(f"cannot write {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        raise SpecError(
+            f"cannot write {what} {shown(str(path))}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def append_file(path: Path, what: str = "the file") -> io.FileIO:
@@ -46,7 +49,9 @@ def append_file(path: Path, what: str = "the file") -> io.FileIO:
         finally:
             os.close(place.folder)
     except (OSError, ValueError) as error:
-        raise SpecError(f"cannot write {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        raise SpecError(
+            f"cannot write {what} {shown(str(path))}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

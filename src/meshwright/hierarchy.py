@@ -6,7 +6,7 @@ from math import prod
 
 from meshwright.errors import SpecError
 from meshwright.placement import Placement
-from meshwright.spec import check_names, parse_counts
+from meshwright.spec import MAX_PRODUCT, as_tuple, check_names, check_type, parse_counts, shown
 
 HIERARCHY_EXAMPLE = "node=4,gpu=16"
 
@@ -24,14 +24,16 @@ class Hierarchy:
 
     def __post_init__(self) -> None:
         """Refuse what is not a hierarchy."""
-        object.__setattr__(self, "names", tuple(self.names))
-        object.__setattr__(self, "radices", tuple(self.radices))
+        object.__setattr__(self, "names", as_tuple(self.names, object, "names of levels"))
+        object.__setattr__(self, "radices", as_tuple(self.radices, object, "radices"))
         if len(self.names) != len(self.radices):
             raise SpecError(f"{len(self.names)} names and {len(self.radices)} radices: one of each per level")
         check_names(self.names, "hierarchy", HIERARCHY_EXAMPLE)
         for name, radix in zip(self.names, self.radices, strict=True):
             if type(radix) is not int or radix < 2:
-                raise SpecError(f"level {name!r} of the hierarchy has the radix {radix!r}; expected 2 or more")
+                raise SpecError(f"level {name!r} of the hierarchy has the radix {shown(radix)}; expected 2 or more")
+        if self.size > MAX_PRODUCT:
+            raise SpecError(f"the hierarchy has {self.size:.1e} devices; at most {MAX_PRODUCT:.0e} are possible")
 
     @property
     def size(self) -> int:
@@ -67,7 +69,8 @@ def reduction_hierarchy(placement: Placement, axes: Collection[str]) -> Hierarch
     >>> str(reduction_hierarchy(placement, ["data"])), str(reduction_hierarchy(placement, ["data", "shard"]))
     ('node=2,gpu=2', 'node=4,gpu=16')
     """
-    if not axes:
+    check_type(placement, Placement, "a Placement")
+    if not isinstance(axes, str) and not as_tuple(axes, object, "axes"):
         raise SpecError("a reduction needs at least one axis")
     rows = [placement.matrix[row] for row in placement.rows(axes)]
     radices = [prod(column) for column in zip(*rows, strict=True)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from meshwright.errors import SpecError
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.placement import Placement
 from meshwright.spec import unknown
 from meshwright.system import System
@@ -22,6 +22,9 @@ FORMATS = ("rankfile", "machinefile", "slurm")
 
 MOST_HOSTS = 65_536
 """The most that a host list may name, as in Slurm."""
+
+MOST_RANKS = 2**20
+"""The most that are listed."""
 
 UNBOUND = "S*"
 """In Open MPI's rank files: the cores of all sockets. Every line needs a slot; a plain `*` is core 0 to Open MPI."""
@@ -106,6 +109,10 @@ def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") ->
         if times > 1:
             raise SpecError(f"host {host!r} is given {times} times")
     host_level(placement.system, len(hosts))
+    if placement.system.devices > MOST_RANKS:
+        raise TooLargeError(
+            f"{placement.system.devices:,} devices are too many for a line each; at most {MOST_RANKS:,} can be listed"
+        )
     each = placement.system.devices // len(hosts)
     devices = placement.mesh().reshape(-1).tolist() if order == "axes" else range(placement.system.devices)
     return [Seating(rank, device, hosts[device // each], device % each) for rank, device in enumerate(devices)]

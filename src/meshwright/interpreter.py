@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.hierarchy import Hierarchy
 from meshwright.program import Collective, Goal, Grouping, Program, as_goal, check_fits
+from meshwright.spec import as_tuple, check_type, shown
 
 Array = NDArray[Any]
 Operation = Callable[[Array, Array], Array]
@@ -48,9 +49,13 @@ def run_program(
     >>> run_program(program, h, [np.arange(3) * 10**rank for rank in range(4)])[2]
     array([   0, 1111, 2222])
     """
+    check_type(program, Program, "a Program; parse_program makes one from text")
+    check_type(hierarchy, Hierarchy, "a Hierarchy; parse_hierarchy makes one from text")
+    if not callable(operation):
+        raise MeshwrightError(f"expected an operation on two arrays, like np.add, not {shown(operation)}")
     goal = as_goal(goal)
     check_fits(program, len(hierarchy.radices))
-    inputs = [None if array is None else _plain(array) for array in inputs]
+    inputs = [None if array is None else _plain(array) for array in as_tuple(inputs, object, "arrays")]
     if len(inputs) != hierarchy.size:
         raise MeshwrightError(
             f"{len(inputs)} arrays were given, one is needed for each of the {hierarchy.size} devices"
@@ -73,7 +78,10 @@ def run_program(
 def _plain(array: Array) -> Array:
     if isinstance(array, np.ma.MaskedArray):
         raise MeshwrightError("masked arrays cannot be reduced: their masks would be lost")
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except (ValueError, TypeError) as error:
+        raise MeshwrightError(f"expected an array from each device, not {shown(array)}: {error}") from None
 
 
 def _payload(inputs: Sequence[Array | None], goal: Goal) -> tuple[tuple[int, ...], int, np.dtype[Any]]:

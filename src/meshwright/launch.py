@@ -15,8 +15,20 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from meshwright.errors import EngineError
+from meshwright.errors import EngineError, TooLargeError
 from meshwright.signals import die_with_parent, interrupting
+
+MOST_LOCAL = 1024
+"""The most ranks that are started on one machine, and the most devices that JAX makes of it."""
+
+
+def check_local(ranks: int) -> None:
+    """Refuse more ranks than one machine can have."""
+    if ranks > MOST_LOCAL:
+        raise TooLargeError(
+            f"{ranks:,} ranks are too many for this machine: --local starts at most {MOST_LOCAL:,}; start them on the "
+            "machines that the plan is for"
+        )
 
 
 def require(engine: str) -> None:
@@ -68,6 +80,7 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
 
     Whatever ends this process ends the ranks: signals are passed on, and the launcher is told should it just vanish.
     """
+    check_local(ranks)
     if find_spec({"torch": "torch", "mpi": "mpi4py"}[engine]) is None:
         require(engine)
     if engine == "mpi":

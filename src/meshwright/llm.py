@@ -26,7 +26,7 @@ import yaml
 from meshwright.errors import SpecError
 from meshwright.plan import Communication, Reduction, Transfer
 from meshwright.program import Goal, TransferKind
-from meshwright.spec import parse_count, unknown
+from meshwright.spec import check_count, check_type, is_number, parse_count, shown, unknown
 from meshwright.units import parse_bytes
 from meshwright.yamlfile import Reader, boolean, mapping, parsed
 
@@ -106,7 +106,7 @@ class Model:
             raise SpecError(f"{self.all_heads} heads cannot share {self.all_kv_heads} key-value heads evenly")
         for name in ("device_memory", "flops"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
+            if value is not None and not (is_number(value) and value > 0):
                 raise SpecError(f"the model has {name}={value!r}; expected more than 0")
         if self.recompute not in list(Recompute):
             raise SpecError(unknown("recompute", str(self.recompute), list(Recompute)))
@@ -155,6 +155,8 @@ class Model:
     def check(self, axes: Mapping[str, int]) -> None:
         """Refuse axis sizes that the model cannot be cut to."""
         check_axes(axes)
+        for axis, size in axes.items():
+            check_count(size, f"axis {axis!r}", "data=4,tensor=8")
         cuts = {"pipeline": ("layers", self.layers), "tensor": ("heads", self.all_heads)}
         cuts |= {"context": ("tokens in a sequence", self.seq), "expert": ("experts", self.experts)}
         for axis, (what, count) in cuts.items():
@@ -373,9 +375,10 @@ def parse_params(text: str) -> int:
     >>> parse_params("1.5B")
     1500000000
     """
+    check_type(text, str, "a number of parameters as text, like 70B")
     match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,12})?)\s*([KMBT]?)\s*", text)
     if match is None:
-        raise SpecError(f"{text!r} is not a number of parameters: write it like 70B, 350M or 1.5T")
+        raise SpecError(f"{shown(text)} is not a number of parameters: write it like 70B, 350M or 1.5T")
     number = Fraction(match[1]) * _LETTERS[match[2]]
     if number.denominator != 1 or not number:
         raise SpecError(f"{text!r} is not a whole number of parameters above zero")
@@ -391,7 +394,7 @@ def parse_flops(text: str) -> float:
     prefixes = {"G": 1e9, "T": 1e12, "P": 1e15}
     match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([GTP])FLOP/s\s*", text)
     if match is None or not float(match[1]):
-        raise SpecError(f"{text!r} is not a rate of operations: write what a device reaches, like 400TFLOP/s")
+        raise SpecError(f"{shown(text)} is not a rate of operations: write what a device reaches, like 400TFLOP/s")
     return float(match[1]) * prefixes[match[2]]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 from meshwright.errors import PlacementError, SpecError, TooLargeError
 from meshwright.matrices import Matrix, count_matrices, matrices
 from meshwright.radix import digits_of, number_of
-from meshwright.spec import check_count, check_names, parse_counts, unknown
-from meshwright.system import System
+from meshwright.spec import as_tuple, check_count, check_names, check_type, parse_counts, shown, unknown
+from meshwright.system import System, as_system
 
 AXES_EXAMPLE = "data=4,shard=16"
 
@@ -44,8 +45,10 @@ class Placement:
 
     def __post_init__(self) -> None:
         """Refuse a matrix that does not fit the axes or the system."""
-        object.__setattr__(self, "axes", tuple(self.axes))
-        object.__setattr__(self, "matrix", tuple(tuple(map(_whole, row)) for row in self.matrix))
+        check_type(self.system, System, "a System; load_system makes one from text")
+        object.__setattr__(self, "axes", as_tuple(self.axes, object, "axes"))
+        rows = [as_tuple(row, object, "factors") for row in as_tuple(self.matrix, object, "rows of factors")]
+        object.__setattr__(self, "matrix", tuple(tuple(map(_whole, row)) for row in rows))
         check_names(self.axes, "axes", AXES_EXAMPLE)
         counts = self.system.counts
         if not self.axes:
@@ -58,15 +61,15 @@ class Placement:
         for axis, row in zip(self.axes, self.matrix, strict=True):
             if len(row) != len(counts):
                 raise PlacementError(
-                    f"row {list(row)} of axis {axis!r} has {len(row)} factors, one is needed for each of the "
+                    f"row {shown(list(row))} of axis {axis!r} has {len(row)} factors, one is needed for each of the "
                     f"{len(counts)} levels {', '.join(level.name for level in self.system.levels)}"
                 )
             if any(type(factor) is not int or factor < 1 for factor in row):
-                raise PlacementError(f"row {list(row)} of axis {axis!r} must hold positive whole numbers")
+                raise PlacementError(f"row {shown(list(row))} of axis {axis!r} must hold positive whole numbers")
         for level, column in zip(self.system.levels, zip(*self.matrix, strict=True), strict=True):
             if prod(column) != level.count:
                 raise PlacementError(
-                    f"the factors {list(column)} of level {level.name!r} multiply to {prod(column)}, "
+                    f"the factors {shown(list(column))} of level {level.name!r} multiply to {shown(prod(column))}, "
                     f"but the level has {level.count}"
                 )
 
@@ -79,7 +82,9 @@ class Placement:
         """Where a device sits on each axis."""
         rank = _whole(rank)
         if type(rank) is not int or not 0 <= rank < self.system.devices:
-            raise PlacementError(f"there is no device {rank}: the system has devices 0 to {self.system.devices - 1}")
+            raise PlacementError(
+                f"there is no device {shown(rank)}: the system has devices 0 to {self.system.devices - 1}"
+            )
         positions = digits_of(rank, self.system.counts)
         columns = zip(*self.matrix, strict=True)
         digits = [digits_of(p, column) for p, column in zip(positions, columns, strict=True)]
@@ -89,14 +94,14 @@ class Placement:
 
     def rank(self, coordinates: Mapping[str, int]) -> int:
         """The device at the given coordinates, one for each axis."""
-        if set(coordinates) != set(self.axes):
+        if not isinstance(coordinates, Mapping) or set(coordinates) != set(self.axes):
             raise PlacementError(
-                f"coordinates {dict(coordinates)} must name each of the axes {', '.join(self.axes)} once"
+                f"coordinates {shown(coordinates)} must name each of the axes {', '.join(self.axes)} once"
             )
         coordinates = {axis: _whole(coordinate) for axis, coordinate in coordinates.items()}
         for axis, size in self.sizes.items():
             if type(coordinates[axis]) is not int or not 0 <= coordinates[axis] < size:
-                raise PlacementError(f"axis {axis!r} has coordinates 0 to {size - 1}, not {coordinates[axis]}")
+                raise PlacementError(f"axis {axis!r} has coordinates 0 to {size - 1}, not {shown(coordinates[axis])}")
         digits = [digits_of(coordinates[axis], row) for axis, row in zip(self.axes, self.matrix, strict=True)]
         columns = zip(*self.matrix, strict=True)
         positions = [number_of([d[j] for d in digits], column) for j, column in enumerate(columns)]
@@ -173,13 +178,15 @@ class Placement:
     def rows(self, axes: Iterable[str]) -> list[int]:
         """The rows of some axes, each named once."""
         if isinstance(axes, str):
-            raise PlacementError(f"expected a list of axes, as in [{axes!r}], not the text {axes!r}")
-        names = list(axes)
+            raise PlacementError(f"expected a list of axes, as in [{shown(axes)}], not the text {shown(axes)}")
+        names = as_tuple(axes, str, "axes")
         for axis in names:
             if axis not in self.axes:
                 raise PlacementError(unknown("axis", axis, self.axes))
             if names.count(axis) > 1:
-                raise PlacementError(f"axis {axis!r} is named {names.count(axis)} times among {', '.join(names)}")
+                raise PlacementError(
+                    f"axis {axis!r} is named {names.count(axis)} times among {shown(', '.join(names))}"
+                )
         return [self.axes.index(axis) for axis in names]
 
     def __str__(self) -> str:
@@ -226,7 +233,7 @@ def parse_axes(text: str) -> dict[str, int]:
     return dict(parse_counts(text, "axes", AXES_EXAMPLE))
 
 
-def placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
+def placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> Iterator[Placement]:
     """Every placement of the axes on the system: lazily, without duplicates, in a fixed order.
 
     The order is that of the matrices row by row, with larger factors further out first: the first placement keeps
@@ -236,6 +243,7 @@ def placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
     >>> [p.matrix for p in placements(parse_system("node=4,gpu=16"), {"data": 4, "shard": 16})]
     [((4, 1), (1, 16)), ((2, 2), (2, 8)), ((1, 4), (4, 4))]
     """
+    system = as_system(system)
     check_fit(system, axes)
     return _placements(system, axes)
 
@@ -254,6 +262,7 @@ def _placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
 
 def check_fit(system: System, axes: Mapping[str, int]) -> None:
     """Refuse axes whose sizes do not multiply to the number of devices."""
+    check_type(axes, Mapping, "axes with their sizes, like {'data': 4, 'shard': 16}; parse_axes makes them from text")
     if not axes:
         raise SpecError(f"at least one axis is needed, as in {AXES_EXAMPLE!r}")
     check_names(list(axes), "axes", AXES_EXAMPLE)
@@ -263,7 +272,7 @@ def check_fit(system: System, axes: Mapping[str, int]) -> None:
         sizes = " x ".join(f"{axis}={size}" for axis, size in axes.items())
         counts = " x ".join(f"{level.name}={level.count}" for level in system.levels)
         raise PlacementError(
-            f"the axes {sizes} multiply to {prod(axes.values())}, but the system {counts} has {system.devices} "
+            f"the axes {sizes} multiply to {shown(prod(axes.values()))}, but the system {counts} has {system.devices} "
             f"devices; {_suggestion(system.devices, axes)}"
         )
 
@@ -276,12 +285,13 @@ def _suggestion(devices: int, axes: Mapping[str, int]) -> str:
     return f"{last}={devices} with all other axes 1 would fit"
 
 
-def count_placements(system: System, axes: Mapping[str, int]) -> int:
+def count_placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> int:
     """How many placements there are, without enumerating them.
 
     >>> from meshwright import parse_system
     >>> count_placements(parse_system("rack=4,node=8,gpu=32"), {"data": 8, "shard": 8, "tensor": 16})
     49
     """
+    system = as_system(system)
     check_fit(system, axes)
     return count_matrices(tuple(axes.values()), system.counts)

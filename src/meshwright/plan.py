@@ -1,5 +1,6 @@
 """Plans: a placement, and for each reduction the program that carries it out. What engines run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,17 @@ from meshwright.program import (
     TransferKind,
     as_goal,
 )
-from meshwright.spec import MAX_COUNT, parse_count, unknown
+from meshwright.spec import (
+    MAX_COUNT,
+    as_tuple,
+    check_names,
+    check_title,
+    check_type,
+    is_number,
+    parse_count,
+    shown,
+    unknown,
+)
 from meshwright.units import parse_bytes
 
 MAX_BYTES = 10**14  # a hundred terabytes for one tensor is a mistake
@@ -68,8 +79,8 @@ class Transfer:
     def __post_init__(self) -> None:
         """Refuse what cannot be sent."""
         object.__setattr__(self, "axes", _checked_axes(self.axes, "transfer"))
-        if self.kind not in list(TransferKind):
-            raise SpecError(unknown("kind of transfer", str(self.kind), list(TransferKind)))
+        if not isinstance(self.kind, str) or self.kind not in list(TransferKind):
+            raise SpecError(unknown("kind of transfer", self.kind, list(TransferKind)))
         object.__setattr__(self, "kind", TransferKind(self.kind))
         _check_amounts(self, "transfer")
         if self.kind is TransferKind.POINT_TO_POINT and len(self.axes) > 1:
@@ -81,26 +92,28 @@ Communication = Reduction | Transfer
 
 def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
     if isinstance(axes, str):
-        raise SpecError(f"expected the axes as a list, as in [{axes!r}]")
-    axes = tuple(axes)
+        raise SpecError(f"expected the axes as a list, as in [{shown(axes)}]")
+    axes = as_tuple(axes, object, f"axes of a {what}")
     if not axes:
         raise SpecError(f"a {what} needs at least one axis, like {REDUCTION_EXAMPLE}")
     if not all(isinstance(axis, str) for axis in axes):
-        raise SpecError(f"a {what} names its axes, not {axes!r}")
+        raise SpecError(f"a {what} names its axes, not {shown(axes)}")
     if len(set(axes)) < len(axes):
-        raise SpecError(f"a {what} names each of its axes once, not {'+'.join(axes)}")
+        raise SpecError(f"a {what} names each of its axes once, not {shown('+'.join(axes))}")
+    check_names(axes, f"axes of a {what}", "data")
     return axes
 
 
 def _check_amounts(one: Communication, what: str) -> None:
-    what = f"{what} {one.name!r}" if one.name else what
+    check_title(one.name, f"the name of a {what}")
+    what = f"{what} {shown(one.name)}" if one.name else what
     for name, value, most in (("bytes", one.bytes, MAX_BYTES), ("count", one.count, MAX_COUNT)):
         if type(value) is not int or not 1 <= value <= most:
-            raise SpecError(f"a {what} has {name}={value!r:.40}; expected a whole number from 1 to {most:,}")
+            raise SpecError(f"a {what} has {name}={shown(value)}; expected a whole number from 1 to {most:,}")
     if one.bytes * one.count > MAX_TOTAL:
         raise SpecError(f"a {what} has {one.bytes:,} bytes {one.count:,} times; expected at most {MAX_TOTAL:,} in all")
-    if isinstance(one.hidden, bool) or not isinstance(one.hidden, int | float) or not 0 <= one.hidden <= 1:
-        raise SpecError(f"a {what} has hidden={one.hidden!r:.40}; expected a share of its time, from 0 to 1")
+    if not is_number(one.hidden) or not 0 <= one.hidden <= 1:
+        raise SpecError(f"a {what} has hidden={shown(one.hidden)}; expected a share of its time, from 0 to 1")
 
 
 def kind_of(one: Communication) -> str:
@@ -123,17 +136,28 @@ def parse_reduction(text: str) -> Reduction:
     >>> parse_reduction("data+shard=64MiB*80") == Reduction(("data", "shard"), 2**26, 80)
     True
     """
+    check_type(text, str, f"a reduction as text, like {REDUCTION_EXAMPLE}")
     goal, colon, rest = text.rpartition(":")
     axes, equals, amount = rest.partition("=")
     size, star, count = amount.partition("*")
     if not equals or not all(axis.strip() for axis in axes.split("+")):
-        raise SpecError(f"{text!r} is not [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like {REDUCTION_EXAMPLE}")
+        raise SpecError(f"{shown(text)} is not [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like {REDUCTION_EXAMPLE}")
     return Reduction(
         tuple(axis.strip() for axis in axes.split("+")),
         parse_bytes(size),
         parse_count(count.strip(), text, "reductions", REDUCTION_EXAMPLE) if star else 1,
         as_goal(goal.strip()) if colon else Goal.ALL_REDUCE,
     )
+
+
+TIMES = ("seconds", "default_seconds", "bound_seconds")
+
+
+def _check_times(one: object, names: Sequence[str]) -> None:
+    for name in names:
+        seconds = getattr(one, name)
+        if not is_number(seconds) or seconds < 0:
+            raise SpecError(f"expected {name} of zero or more, not {shown(seconds)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +177,17 @@ class PlannedReduction:
     chunks: int = 1
     others: tuple[tuple[Program, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what is no plan for a reduction."""
+        check_type(self.reduction, Reduction, "a Reduction")
+        check_type(self.program, Program, "a Program")
+        _check_times(self, TIMES)
+        check_type(self.chunks, int, "a number of chunks")
+        for other in as_tuple(self.others, tuple, "programs with their chunks"):
+            if len(other) != 2 or not isinstance(other[0], Program) or type(other[1]) is not int:
+                raise SpecError(f"expected a program and its chunks, not {shown(other)}")
+        _ = self.pipelined  # refuses numbers of chunks that do not add up
+
     @property
     def pipelined(self) -> Pipelined:
         """The programs with their chunks."""
@@ -167,6 +202,11 @@ class PlannedTransfer:
     transfer: Transfer
     seconds: float
     bound_seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no plan for a transfer."""
+        check_type(self.transfer, Transfer, "a Transfer")
+        _check_times(self, ("seconds", "bound_seconds"))
 
     @property
     def default_seconds(self) -> float:
@@ -196,8 +236,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Keep the reductions as a tuple."""
-        object.__setattr__(self, "reductions", tuple(self.reductions))
-        object.__setattr__(self, "transfers", tuple(self.transfers))
+        check_type(self.placement, Placement, "a Placement")
+        check_type(self.library, Library, "a Library")
+        for name, kind in (("reductions", PlannedReduction), ("transfers", PlannedTransfer)):
+            object.__setattr__(self, name, as_tuple(getattr(self, name), kind, f"{name} of a plan"))
 
     @property
     def communications(self) -> tuple[PlannedCommunication, ...]:
@@ -277,9 +319,6 @@ class Plan:
 def ratio(a: float, b: float) -> float:
     """How many times b fits into a; 1 where there is nothing to do."""
     return a / b if b else 1.0
-
-
-TIMES = ("seconds", "default_seconds", "bound_seconds")
 
 
 def times_of(plan: Plan | PlannedReduction | PlannedTransfer) -> dict[str, float]:

@@ -1,11 +1,12 @@
 """Plan files: JSON, versioned. Reading one checks every part of it, and that the times are those of its programs."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import isclose
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from meshwright.cost import CostModel
@@ -25,20 +26,28 @@ from meshwright.plan import (
     planned_transfer,
     times_of,
 )
-from meshwright.profiles import Library, library_document, read_library_text
+from meshwright.profiles import Library, library_document, library_of
 from meshwright.program import (
     Pipelined,
     parse_pipelined,
 )
 from meshwright.semantics import check_program
-from meshwright.spec import unknown
-from meshwright.systemfile import read_system_text, system_document
+from meshwright.spec import check_path, check_type, no_constant, shown, unknown
+from meshwright.symbolic import is_valid
+from meshwright.synthesis import MAX_LEVELS
+from meshwright.systemfile import system_document, system_of
+from meshwright.yamlfile import read_text
 
 FORMAT, VERSION = "meshwright-plan", 2
 
+MAX_TEXT = 2**22
+"""The most bytes of a plan file."""
 
-def write_plan(plan: Plan, path: Path) -> None:
+
+def write_plan(plan: Plan, path: str | PathLike[str]) -> None:
     """Write a plan to a file, all or nothing."""
+    check_type(plan, Plan, "a Plan")
+    path = check_path(path, "plan")
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -49,28 +58,28 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_file(path, json.dumps(document, indent=1, allow_nan=False) + "\n", "the plan file")
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: str | PathLike[str]) -> Plan:
     """A plan from a file; every part is checked, and every program is valid for its goal."""
+    path = check_path(path, "plan")
+    text = read_text(path, "plan", MAX_TEXT)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
-    except FileNotFoundError:
-        raise SpecError(f"there is no plan file {str(path)!r}") from None
+        document = json.loads(text, object_pairs_hook=_once, parse_constant=no_constant)
     except json.JSONDecodeError as error:
         raise SpecError(
             f"{path} line {error.lineno}: not a whole JSON document ({error.msg}); was the file cut off or edited?"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SpecError(f"cannot read the plan file {str(path)!r}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"cannot read the plan file {shown(str(path))}: {error}") from None
     return _Reader(str(path)).plan(document)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys appear once each."""
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ValueError(f"the key {key!r} appears {keys.count(key)} times in one object")
-    return dict(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        key, count = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {shown(key)} appears {count} times in one object")
+    return found
 
 
 class _Reader:
@@ -85,7 +94,7 @@ class _Reader:
     def take(self, document: Any, place: str, keys: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
         """An object with exactly these keys, of these types."""
         if not isinstance(document, dict):
-            raise self.fail(place, f"expected an object with {', '.join(keys)}, not {document!r:.40}")
+            raise self.fail(place, f"expected an object with {', '.join(keys)}, not {shown(document)}")
         for key in document:
             if key not in keys:
                 raise self.fail(place, unknown("key", key, keys))
@@ -94,7 +103,7 @@ class _Reader:
                 raise self.fail(place, f"{key!r} is missing")
             value = document[key]
             if not isinstance(value, kinds) or isinstance(value, bool):
-                raise self.fail(f"{place}.{key}".lstrip("."), f"{value!r:.40} is not what is expected here")
+                raise self.fail(f"{place}.{key}".lstrip("."), f"{shown(value)} is not what is expected here")
         return document
 
     def convert(self, place: str, work: Callable[[], Any]) -> Any:
@@ -112,7 +121,7 @@ class _Reader:
         if version not in (1, VERSION) or isinstance(version, bool):
             raise self.fail(
                 "",
-                f"this is a plan file of version {version!r}; this Meshwright reads versions 1 to {VERSION}: "
+                f"this is a plan file of version {shown(version)}; this Meshwright reads versions 1 to {VERSION}: "
                 "make the plan again",
             )
         if version == 1:  # had reductions only, without names, and hid nothing
@@ -121,8 +130,8 @@ class _Reader:
         keys |= {"placement": dict, "reductions": list, "transfers": list}
         keys |= {**dict.fromkeys(("speedup", *TIMES), (int, float))}
         self.take(document, "", keys)
-        system = read_system_text(json.dumps(document["system"]), f"{self.source}: system")
-        library = read_library_text(json.dumps(document["library"]), f"{self.source}: library")
+        system = system_of(document["system"], f"{self.source}: system")
+        library = library_of(document["library"], f"{self.source}: library")
         at = self.take(document["placement"], "placement", {"axes": list, "matrix": list})
         if not all(isinstance(axis, str) for axis in at["axes"]):
             raise self.fail("placement.axes", "expected names")
@@ -142,7 +151,7 @@ class _Reader:
         plan = Plan(placement, library, reductions, transfers)
         for name, value in {**times_of(plan), "speedup": plan.speedup}.items():
             if not _near(document[name], value):
-                raise self.fail(name, f"it is {document[name]!r}, but the communications add up to {value!r}")
+                raise self.fail(name, f"it is {shown(document[name])}, but the communications add up to {value!r}")
         return plan
 
     def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
@@ -153,8 +162,10 @@ class _Reader:
         reduction = self.convert(place, lambda: Reduction(**given))
         hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
         program: Pipelined = self.convert(f"{place}.program", lambda: parse_pipelined(entry["program"], hierarchy))
+        levels = len(hierarchy.names)
         for each, _ in program.shares:
-            self.convert(f"{place}.program", partial(check_program, each, hierarchy, reduction.goal))
+            if levels > MAX_LEVELS or not is_valid(each, levels, reduction.goal):
+                self.convert(f"{place}.program", partial(check_program, each, hierarchy, reduction.goal))
         model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
         planned: PlannedReduction = self.convert(place, lambda: planned_reduction(model, reduction, program))
         self.check_times(entry, place, times_of(planned))
@@ -181,7 +192,7 @@ class _Reader:
             if not _near(entry[name], value):
                 raise self.fail(
                     f"{place}.{name}",
-                    f"it is {entry[name]!r:.40}, but this program on this system with this library takes {value!r}: "
+                    f"it is {shown(entry[name])}, but this program on this system with this library takes {value!r}: "
                     "the file was edited, or written by another version",
                 )
 

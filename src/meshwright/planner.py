@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 from math import inf
+from os import PathLike
 
 from meshwright.bound import bound
 from meshwright.constraints import Constraint, allowed_rows
@@ -25,15 +26,18 @@ from meshwright.plan import (
     planned_reduction,
     planned_transfer,
 )
-from meshwright.profiles import Library, load_library
+from meshwright.profiles import Library, as_library
 from meshwright.program import Collective, Pipelined, Program, as_collectives
 from meshwright.search import Row, Term, search
-from meshwright.spec import unknown
+from meshwright.spec import as_tuple, check_type, shown, unknown
 from meshwright.synthesis import MAX_STEPS, program_graph
-from meshwright.system import Fabric, System
+from meshwright.system import Fabric, System, as_system
 from meshwright.workload import Workload
 
 DEFAULT_LIBRARY = "ring"
+
+MAX_TOP = 1_000_000
+"""The most candidates."""
 
 MOST_ORDERED = 5
 """On rings the order of the axes inside a level matters: up to so many axes, all orders are tried."""
@@ -58,11 +62,11 @@ class Ranking:
 
 
 def plan(
-    system: System,
+    system: System | str | PathLike[str],
     axes: Mapping[str, int],
     communications: Sequence[Communication] | Workload,
     *,
-    library: Library | str = DEFAULT_LIBRARY,
+    library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
     placement: Placement | None = None,
     constraints: Sequence[Constraint] = (),
     top: int = 10,
@@ -72,9 +76,10 @@ def plan(
 ) -> Ranking:
     """The best plans for some communications on a system: which placement, and which program for each reduction.
 
-    With a `placement`, only that one is considered; with a placement and one reduction, the candidates are its
-    programs. The first candidate is proven to be the best under the model, the first k the k best. With `max_chunks`
-    above 1, payloads may be cut into chunks that flow through the steps of a program, or of several.
+    A system and a library may be given as `load_system` and `load_library` take them. With a `placement`, only that
+    one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
+    proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
+    chunks that flow through the steps of a program, or of several.
 
     >>> from meshwright import parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
@@ -82,11 +87,14 @@ def plan(
     >>> best.placement.matrix, best.reductions[0].program.text(best.hierarchy(best.reductions[0]))
     (((1, 4), (4, 4)), 'AllReduce all')
     """
-    if type(top) is not int or top < 1:
-        raise SpecError(f"at least one candidate must be asked for, not {top!r}")
+    if type(top) is not int or not 1 <= top <= MAX_TOP:
+        raise SpecError(f"at least one candidate must be asked for, and at most {MAX_TOP:,}, not {shown(top)}")
+    system = as_system(system)
+    constraints = as_tuple(constraints, Constraint, "constraints")
     planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks)
     if placement is None:
         return planner.best(top, constraints)
+    check_type(placement, Placement, "a Placement")
     if placement.system != system or placement.sizes != dict(axes):
         raise PlacementError(
             f"the placement {[list(row) for row in placement.matrix]} is one of the axes {placement.sizes} on "
@@ -107,21 +115,25 @@ class Planner:
         system: System,
         axes: Mapping[str, int],
         communications: Sequence[Communication] | Workload,
-        library: Library | str = DEFAULT_LIBRARY,
+        library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
         max_steps: int = MAX_STEPS,
         collectives: Collection[Collective | str] = tuple(Collective),
         max_chunks: int = 1,
     ) -> None:
         """Refuse what cannot be planned."""
         if type(max_chunks) is not int or not 1 <= max_chunks <= CHUNKS[-1]:
-            raise SpecError(f"payloads can be cut into 1 to {CHUNKS[-1]} chunks, not {max_chunks!r}")
+            raise SpecError(f"payloads can be cut into 1 to {CHUNKS[-1]} chunks, not {shown(max_chunks)}")
         if isinstance(communications, Workload):
             communications = communications.communications
+        if not isinstance(communications, Sequence) or isinstance(communications, str | bytes):
+            raise SpecError(f"expected a list of communications, as in [Reduction(…)], not {shown(communications)}")
         if not communications:
             raise SpecError("there is nothing to plan: at least one reduction is needed")
         for one in communications:
             if not isinstance(one, Reduction | Transfer):
-                raise SpecError(f"expected a Reduction or a Transfer, not {one!r}; parse_reduction makes one from text")
+                raise SpecError(
+                    f"expected a Reduction or a Transfer, not {shown(one)}; parse_reduction makes one from text"
+                )
         check_links(system)
         check_fit(system, axes)
         for one in communications:
@@ -129,7 +141,7 @@ class Planner:
                 if axis not in axes:
                     raise PlacementError(unknown("axis", axis, axes))
         self.system, self.axes, self.communications = system, dict(axes), tuple(communications)
-        self.library = load_library(library) if isinstance(library, str) else library
+        self.library = as_library(library)
         self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
         self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
         self.found: dict[tuple[object, ...], PlannedCommunication] = {}

@@ -12,9 +12,11 @@ Of the rules of a collective, the first counts whose `up_to` is not below the by
 algorithms, the library takes the fastest that can be used in the group at hand, and of `otherwise` if none can.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,10 @@ import yaml
 
 from meshwright.errors import SpecError
 from meshwright.program import Collective
-from meshwright.spec import unknown
+from meshwright.spec import as_tuple, check_path, check_title, check_type, is_number, shown, unknown
 from meshwright.traffic import ALGORITHMS
 from meshwright.units import parse_bytes
-from meshwright.yamlfile import Reader, boolean, compose, items, mapping, parsed, problem, read_text, word
+from meshwright.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
 
 _EXAMPLE = "collectives: {AllReduce: [{algorithms: [ring]}], …}, a rule for each collective"
 
@@ -44,6 +46,22 @@ class Rule:
     up_to: int | None = None
     efficiency: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse what no library can do."""
+        for name in as_tuple((*self.algorithms, *self.otherwise), str, "algorithms"):
+            if name not in ALGORITHMS:
+                raise SpecError(unknown("algorithm", name, ALGORITHMS))
+        if not self.algorithms:
+            raise SpecError("a rule of a library needs at least one algorithm, like 'ring'")
+        if self.up_to is not None and (type(self.up_to) is not int or self.up_to < 0):
+            raise SpecError(f"a rule counts up to a number of bytes, not {shown(self.up_to)}")
+        if not is_number(self.efficiency) or not LEAST_EFFICIENCY <= self.efficiency <= 1:
+            raise SpecError(
+                f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(self.efficiency)}"
+            )
+
+
+LEAST_EFFICIENCY = 0.001
 
 Rules = tuple[tuple[Collective, tuple[Rule, ...]], ...]
 """The rules of collectives."""
@@ -64,6 +82,20 @@ class Library:
     rules: Rules
     in_chunks: Rules = ()
     handshake: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a library that leaves it open what is done."""
+        check_title(self.name, "the name of a library")
+        for name in ("rotates", "handshake"):
+            check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
+        for rules in (self.rules, self.in_chunks):
+            for entry in as_tuple(rules, tuple, "rules, each of a collective: (Collective.REDUCE, (Rule(…), …))"):
+                if len(entry) != 2 or not isinstance(entry[0], Collective):
+                    raise SpecError(f"expected a collective and its rules, not {shown(entry)}")
+                _check_rules(as_tuple(entry[1], Rule, f"the rules of {entry[0]}"))
+        missing = [str(collective) for collective in Collective if collective not in dict(self.rules)]
+        if missing:
+            raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
 
     def rule(self, collective: Collective, held: float) -> Rule:
         """The rule for a collective when a device holds that many bytes."""
@@ -87,12 +119,19 @@ def library_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
-def load_library(spec: str) -> Library:
+def as_library(library: "Library | str | PathLike[str]") -> Library:
+    """A library, also from what `load_library` reads."""
+    return library if isinstance(library, Library) else load_library(library)
+
+
+def load_library(spec: str | PathLike[str]) -> Library:
     """A built-in library by its name, or one from the path of a YAML file.
 
     >>> load_library("gloo").rule(Collective.BROADCAST, 2**20).algorithms
     ('binomial',)
     """
+    spec = str(check_path(spec, "library")) if isinstance(spec, PathLike) else spec
+    check_type(spec, str, "a Library, the name of one, or the path of a .yaml file")
     if spec.lower().endswith((".yaml", ".yml")):
         return read_library_text(read_text(Path(spec), "library"), spec)
     if spec not in library_names():
@@ -108,7 +147,15 @@ def _built_in(name: str) -> Library:
 
 def read_library_text(text: str, source: str) -> Library:
     """A library from YAML text; `source` is what error messages call it."""
-    root = compose(text, source, _EXAMPLE)
+    return _library(compose(text, source, _EXAMPLE), source)
+
+
+def library_of(document: Any, source: str) -> Library:
+    """A library from what `library_document` gives; `source` is what error messages call it."""
+    return _library(node_of(document, source), source)
+
+
+def _library(root: yaml.Node, source: str) -> Library:
     readers: dict[str, Reader] = {
         "name": word,
         "rotates": boolean,
@@ -123,7 +170,7 @@ def read_library_text(text: str, source: str) -> Library:
 
 
 def library_document(library: Library) -> dict[str, Any]:
-    """What a library file holds, as plain data; `read_library_text` reads it back exactly, also from JSON."""
+    """What a library file holds, as plain data; `library_of` reads it back exactly, also from JSON."""
     document = {"name": library.name, "rotates": library.rotates, "collectives": _documents(library.rules)}
     document |= {"handshake": True} if library.handshake else {}
     return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
@@ -157,10 +204,18 @@ def _some_collectives(node: yaml.Node, source: str) -> Rules:
 def _rules(node: yaml.Node, source: str) -> tuple[Rule, ...]:
     nodes = items(node, source, "the rules of a collective")
     rules = tuple(Rule(**mapping(child, source, "a rule", _RULE, ["algorithms"])) for child in nodes)
-    limits = [rule.up_to for rule in rules]
-    if limits[-1] is not None or None in limits[:-1] or limits[:-1] != sorted(set(limits[:-1]), key=int):  # type: ignore[arg-type]
-        raise problem(node, source, "the last rule must have no 'up_to', and those before it growing ones")
+    try:
+        _check_rules(rules)
+    except SpecError as error:
+        raise problem(node, source, str(error)) from None
     return rules
+
+
+def _check_rules(rules: Sequence[Rule]) -> None:
+    limits = [rule.up_to for rule in rules]
+    some = [limit for limit in limits[:-1] if limit is not None]
+    if not limits or limits[-1] is not None or len(some) < len(limits) - 1 or some != sorted(set(some)):
+        raise SpecError("the last rule must have no 'up_to', and those before it growing ones")
 
 
 def _algorithms(node: yaml.Node, source: str) -> tuple[str, ...]:
@@ -169,6 +224,8 @@ def _algorithms(node: yaml.Node, source: str) -> tuple[str, ...]:
         name = word(child, source)
         if name not in ALGORITHMS:
             raise problem(child, source, unknown("algorithm", name, ALGORITHMS))
+        if name in names:
+            raise problem(child, source, f"the algorithm {name!r} is named twice")
         names.append(name)
     return tuple(names)
 
@@ -178,8 +235,8 @@ def _parse_efficiency(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0.001 <= value <= 1:
-        raise SpecError(f"the efficiency must be at least 0.001 and at most 1, not {text!r}")
+    if not LEAST_EFFICIENCY <= value <= 1:
+        raise SpecError(f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(text)}")
     return value
 
 

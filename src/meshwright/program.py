@@ -21,7 +21,7 @@ from itertools import product
 from meshwright.errors import ProgramSyntaxError, SpecError
 from meshwright.hierarchy import Hierarchy
 from meshwright.radix import number_of
-from meshwright.spec import unknown
+from meshwright.spec import as_tuple, check_type, shown, unknown
 
 
 class Collective(StrEnum):
@@ -72,8 +72,10 @@ class Grouping:
 
     def __post_init__(self) -> None:
         """Refuse what is not an interval."""
-        if not 0 <= self.first <= self.last:
-            raise SpecError(f"a grouping needs 0 <= first <= last, not first={self.first}, last={self.last}")
+        if type(self.first) is not int or type(self.last) is not int or not 0 <= self.first <= self.last:
+            first, last = shown(self.first), shown(self.last)
+            raise SpecError(f"a grouping needs 0 <= first <= last, not first={first}, last={last}")
+        check_type(self.masters, bool, "True or False for 'masters'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,21 @@ class Step:
     collective: Collective
     grouping: Grouping
 
+    def __post_init__(self) -> None:
+        """Refuse what is no step."""
+        check_type(self.collective, Collective, "a Collective")
+        check_type(self.grouping, Grouping, "a Grouping")
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A sequence of steps."""
 
     steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no sequence of steps."""
+        object.__setattr__(self, "steps", as_tuple(self.steps, Step, "steps of a program"))
 
     def text(self, hierarchy: Hierarchy) -> str:
         """The program as text, in the words of the hierarchy's levels.
@@ -97,6 +108,7 @@ class Program:
         >>> Program((Step(Collective.REDUCE, Grouping(1, 1)),)).text(h)
         'Reduce inside node'
         """
+        check_type(hierarchy, Hierarchy, "a Hierarchy; parse_hierarchy makes one from text")
         check_fits(self, len(hierarchy.names))
         return "; ".join(step_text(step, hierarchy.names) for step in self.steps) or "nothing"
 
@@ -114,7 +126,7 @@ class Pipelined:
         """Refuse what is no share."""
         if not self.shares or any(type(count) is not int or not 1 <= count <= MAX_CHUNKS for _, count in self.shares):
             counts = [count for _, count in self.shares]
-            raise SpecError(f"programs take chunks, from 1 to {MAX_CHUNKS} each, not {counts}")
+            raise SpecError(f"programs take chunks, from 1 to {MAX_CHUNKS} each, not {shown(counts)}")
 
     @property
     def program(self) -> Program:
@@ -152,7 +164,9 @@ def parse_pipelined(text: str, hierarchy: Hierarchy) -> Pipelined:
         match = re.fullmatch(r"(.*?)(?:,\s*in\s+([0-9]{1,6})\s+chunks?)?\s*", share, re.DOTALL)
         assert match is not None
         if several and match[2] is None:
-            raise SpecError(f"{share.strip()!r} shares the chunks with others: say how many it takes, ', in 4 chunks'")
+            raise SpecError(
+                f"{shown(share.strip())} shares the chunks with others: say how many it takes, ', in 4 chunks'"
+            )
         shares.append((parse_program(match[1], hierarchy), int(match[2] or 1)))
     return Pipelined(tuple(shares))
 
@@ -163,18 +177,18 @@ def as_goal(goal: Goal | str) -> Goal:
     >>> as_goal("all-gather")
     <Goal.ALL_GATHER: 'all-gather'>
     """
-    if goal not in list(Goal):
-        raise SpecError(unknown("goal", str(goal), [str(known) for known in Goal]))
+    if not isinstance(goal, str) or goal not in list(Goal):
+        raise SpecError(unknown("goal", goal, [str(known) for known in Goal]))
     return Goal(goal)
 
 
 def as_collectives(collectives: Collection[Collective | str]) -> frozenset[Collective]:
     """A set of collectives, also from their names."""
-    for collective in [collectives] if isinstance(collectives, str) else collectives:
-        if isinstance(collectives, str) or collective not in list(Collective):
-            known = [str(c) for c in Collective]
-            raise SpecError(f"expected a list of collectives: {unknown('collective', str(collective), known)}")
-    return frozenset(Collective(collective) for collective in collectives)
+    listed = as_tuple(collectives, str, f"collectives, of {', '.join(Collective)}")
+    for collective in listed:
+        if collective not in list(Collective):
+            raise SpecError(f"expected a list of collectives: {unknown('collective', collective, list(Collective))}")
+    return frozenset(Collective(collective) for collective in listed)
 
 
 def check_fits(program: Program, levels: int) -> None:
@@ -267,6 +281,8 @@ def parse_program(text: str, hierarchy: Hierarchy) -> Program:
     >>> parse_program("Reduce inside node; AllReduce masters of node; Broadcast inside node", h).text(h)
     'Reduce inside node; AllReduce masters of node; Broadcast inside node'
     """
+    check_type(text, str, "a program as text, like 'Reduce all; Broadcast all'")
+    check_type(hierarchy, Hierarchy, "a Hierarchy; parse_hierarchy makes one from text")
     if text.strip().lower() == "nothing":
         return Program(())
     return Program(_Parser(text, hierarchy.names).program())

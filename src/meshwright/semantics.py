@@ -25,6 +25,7 @@ from meshwright.program import (
     step_text,
 )
 from meshwright.radix import digits_of, number_of
+from meshwright.spec import check_type
 
 Held = tuple[int, ...]
 """What one device holds: per chunk the set of contributors, as bits. 0: it does not hold the chunk."""
@@ -203,6 +204,8 @@ def check_program(program: Program, hierarchy: Hierarchy, goal: Goal = Goal.ALL_
     ...     print(error.step, error.rule, "in", error.group)
     2 disjoint contributions in node=*,gpu=* (devices 0, 1, 2, 3, …)
     """
+    check_type(program, Program, "a Program; parse_program makes one from text")
+    check_type(hierarchy, Hierarchy, "a Hierarchy; parse_hierarchy makes one from text")
     goal = as_goal(goal)
     radices = hierarchy.radices
     check_fits(program, len(radices))

@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 
 from meshwright.errors import MeshwrightError, TooLargeError
 from meshwright.program import Collective, Goal, Program, Step, as_collectives, as_goal
+from meshwright.spec import shown
 from meshwright.symbolic import HOPELESS_LEVELS, State, end_state, hopeless, start_state, successors
 
 MAX_STEPS = 5
 """The default limit on the length of programs, as in the paper."""
+
+LONGEST = 64
+"""Longer programs are not searched: far fewer steps reach any goal."""
 
 MAX_LEVELS = 8
 """Hierarchies with more levels are not searched."""
@@ -183,10 +187,10 @@ def program_graph(
     >>> cost, len(program.steps)
     (1.0, 1)
     """
-    if type(max_steps) is not int or max_steps < 0:
-        raise MeshwrightError(f"the number of steps must be zero or more, not {max_steps!r}")
+    if type(max_steps) is not int or not 0 <= max_steps <= LONGEST:
+        raise MeshwrightError(f"the number of steps must be zero or more, up to {LONGEST}, not {shown(max_steps)}")
     if type(levels) is not int or levels < 0:
-        raise MeshwrightError(f"the number of levels must be zero or more, not {levels!r}")
+        raise MeshwrightError(f"the number of levels must be zero or more, not {shown(levels)}")
     if levels > MAX_LEVELS:
         raise TooLargeError(
             f"a hierarchy of {levels} levels is too large to search: neither its programs nor their number nor the k "

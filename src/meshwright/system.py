@@ -5,13 +5,30 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.resources import files
 from math import prod
+from os import PathLike
 from pathlib import Path
 
 from meshwright.errors import SpecError
-from meshwright.spec import check_count, check_names, parse_count, split_items, unknown
+from meshwright.spec import (
+    MAX_PRODUCT,
+    as_tuple,
+    check_count,
+    check_names,
+    check_path,
+    check_title,
+    check_type,
+    is_number,
+    parse_count,
+    shown,
+    split_items,
+    unknown,
+)
 from meshwright.units import parse_bandwidth, parse_seconds
 
 EXAMPLE = "node=4@8GB/s,gpu=16@270GB/s"
+
+LEAST, MOST = 1e-30, 1e30
+"""What bandwidths and latencies lie between: as in units, and so that no time overflows."""
 
 
 class Fabric(StrEnum):
@@ -46,22 +63,18 @@ class Link:
         """Refuse what no link can have."""
         for name in ("bandwidth", "per_device"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 < value < float("inf")):
-                raise SpecError(f"{name} must be bytes per second, greater than zero and finite, not {value!r}")
-        if not (_is_number(self.latency) and 0 <= self.latency < float("inf")):
-            raise SpecError(f"latency must be zero or more seconds, not {self.latency!r}")
-        if self.fabric not in list(Fabric):
-            raise SpecError(unknown("fabric", str(self.fabric), [str(fabric) for fabric in Fabric]))
+            if value is not None and not (is_number(value) and LEAST <= value <= MOST):
+                raise SpecError(f"{name} must be bytes per second, greater than zero and finite, not {shown(value)}")
+        if not (is_number(self.latency) and (self.latency == 0 or LEAST <= self.latency <= MOST)):
+            raise SpecError(f"latency must be zero or more seconds, not {shown(self.latency)}")
+        if not isinstance(self.fabric, str) or self.fabric not in list(Fabric):
+            raise SpecError(unknown("fabric", self.fabric, [str(fabric) for fabric in Fabric]))
         object.__setattr__(self, "fabric", Fabric(self.fabric))
         for name in ("bypass", "reduces"):
             if type(getattr(self, name)) is not bool:
-                raise SpecError(f"{name} must be True or False, not {getattr(self, name)!r}")
+                raise SpecError(f"{name} must be True or False, not {shown(getattr(self, name))}")
         if self.reduces and self.fabric is not Fabric.SWITCH:
             raise SpecError(f"only a switch can reduce, not a {self.fabric}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,8 @@ class Level:
 
     def __post_init__(self) -> None:
         """Refuse counts that are not positive whole numbers of a sane size."""
-        check_count(self.count, f"level {self.name!r}", EXAMPLE)
+        check_count(self.count, f"level {shown(self.name)}", EXAMPLE)
+        check_type(self.link, Link, f"a Link for the level {shown(self.name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +109,19 @@ class System:
 
     def __post_init__(self) -> None:
         """Refuse an empty list of levels and names that are malformed or appear twice."""
-        object.__setattr__(self, "levels", tuple(self.levels))
+        check_title(self.name, "the name of a system")
+        object.__setattr__(self, "levels", as_tuple(self.levels, Level, "levels of a system"))
         if not self.levels:
             raise SpecError(f"a system needs at least one level, as in {EXAMPLE!r}")
-        check_names([level.name for level in self.levels], f"system {self.name!r}", EXAMPLE)
-        if self.message_rate is not None and not (_is_number(self.message_rate) and 0 < self.message_rate < 1e15):
+        check_names([level.name for level in self.levels], f"system {shown(self.name)}", EXAMPLE)
+        if self.devices > MAX_PRODUCT:
             raise SpecError(
-                f"the system {self.name!r} has message_rate={self.message_rate!r}; expected messages per second"
+                f"the system {shown(self.name)} has {self.devices:.1e} devices; at most {MAX_PRODUCT:.0e} are possible"
+            )
+        if self.message_rate is not None and not (is_number(self.message_rate) and LEAST < self.message_rate < 1e15):
+            raise SpecError(
+                f"the system {shown(self.name)} has message_rate={shown(self.message_rate)}; expected messages per "
+                "second"
             )
 
     @property
@@ -130,7 +150,7 @@ def parse_system(text: str) -> System:
         name, equals, rest = item.partition("=")
         if not equals:
             raise SpecError(
-                f"{item!r} in the system {text!r} is not NAME=COUNT[@BANDWIDTH[+LATENCY]], as in {EXAMPLE!r}"
+                f"{shown(item)} in the system {shown(text)} is not NAME=COUNT[@BANDWIDTH[+LATENCY]], as in {EXAMPLE!r}"
             )
         count, at, link_text = rest.partition("@")
         bandwidth, *latency = re.split(r"(?<![eE])\+", link_text, maxsplit=1)
@@ -140,7 +160,7 @@ def parse_system(text: str) -> System:
         )
         name = name.strip()
         levels.append(Level(name, parse_count(count.strip(), name, "system", EXAMPLE), link))
-    return System(text, tuple(levels))
+    return System(" ".join(text.split()), tuple(levels))
 
 
 def preset_names() -> tuple[str, ...]:
@@ -157,6 +177,7 @@ def preset(name: str) -> System:
     """
     from meshwright.systemfile import read_system_text
 
+    check_type(name, str, "the name of a preset")
     base, colon, count = name.partition(":")
     if base not in preset_names():
         raise SpecError(unknown("preset", base, preset_names()))
@@ -164,11 +185,16 @@ def preset(name: str) -> System:
     system = read_system_text(path.read_text(encoding="utf-8"), f"{base}.yaml")
     if not colon:
         return system
-    outermost = parse_count(count, system.levels[0].name, f"preset {name!r}", f"{base}:4")
+    outermost = parse_count(count, system.levels[0].name, f"preset {shown(name)}", f"{base}:4")
     return replace(system.with_outermost(outermost), name=name)
 
 
-def load_system(spec: str | Path) -> System:
+def as_system(system: "System | str | PathLike[str]") -> System:
+    """A system, also from what `load_system` reads."""
+    return system if isinstance(system, System) else load_system(system)
+
+
+def load_system(spec: str | PathLike[str]) -> System:
     """A system from what a user may write: inline text, a preset, or the path of a YAML file.
 
     >>> load_system("dgx-h100:2").counts
@@ -176,16 +202,24 @@ def load_system(spec: str | Path) -> System:
     """
     from meshwright.systemfile import read_system
 
-    spec = str(spec)
+    spec = str(check_path(spec, "system")) if isinstance(spec, PathLike) else spec
+    check_type(spec, str, f"a System, a preset, a description like {EXAMPLE!r}, or the path of a .yaml file")
     if spec.partition(":")[0] in preset_names():
         return preset(spec)
     if spec.lower().endswith((".yaml", ".yml")):
         return read_system(Path(spec))
     if "=" in spec:
         return parse_system(spec)
-    if "/" in spec or Path(spec).is_file():
+    if "/" in spec or _is_file(spec):
         return read_system(Path(spec))
     raise SpecError(
         f"{unknown('preset', spec.partition(':')[0], preset_names())}; a system is a preset, "
         f"a description like {EXAMPLE!r}, or the path of a .yaml file"
     )
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # no name of a file, such as one that is too long
+        return False

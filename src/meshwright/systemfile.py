@@ -9,7 +9,7 @@ from meshwright.errors import SpecError
 from meshwright.spec import parse_count, unknown
 from meshwright.system import Fabric, Level, Link, System
 from meshwright.units import parse_bandwidth, parse_rate, parse_seconds
-from meshwright.yamlfile import Reader, boolean, compose, items, mapping, parsed, problem, read_text, word
+from meshwright.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
 
 _EXAMPLE = "levels: [{name: node, count: 4, bandwidth: 8GB/s, latency: 20us}, {name: gpu, count: 16}]"
 
@@ -25,7 +25,15 @@ def read_system_text(text: str, source: str) -> System:
     >>> read_system_text("levels: [{name: node, count: 4, bandwidth: 8GB/s}]", "x.yaml").levels[0].count
     4
     """
-    root = compose(text, source, _EXAMPLE)
+    return _system(compose(text, source, _EXAMPLE), source)
+
+
+def system_of(document: Any, source: str) -> System:
+    """A system from what `system_document` gives; `source` is what error messages call it."""
+    return _system(node_of(document, source), source)
+
+
+def _system(root: yaml.Node, source: str) -> System:
     readers: dict[str, Reader] = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate)}
     values = mapping(root, source, "a system", readers, ["levels"])
     try:
@@ -35,7 +43,7 @@ def read_system_text(text: str, source: str) -> System:
 
 
 def system_document(system: System) -> dict[str, Any]:
-    """What a system file holds, as plain data; `read_system_text` reads it back exactly, also from JSON.
+    """What a system file holds, as plain data; `system_of` reads it back exactly, also from JSON.
 
     >>> from meshwright import parse_system
     >>> system_document(parse_system("node=4@8GB/s"))["levels"]

@@ -8,6 +8,7 @@ import re
 from fractions import Fraction
 
 from meshwright.errors import SpecError
+from meshwright.spec import check_type, shown
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -40,19 +41,20 @@ _AMBIGUOUS = {
 
 
 def _parse(text: str, units: dict[str, Fraction], what: str, examples: str) -> Fraction:
+    check_type(text, str, f"a {what} as text, like {examples}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise SpecError(f"{text!r} is not a {what}: expected a number and a unit, like {examples}")
+        raise SpecError(f"{shown(text)} is not a {what}: expected a number and a unit, like {examples}")
     number, unit = match.groups()
     if unit not in units:
-        problem = f"has the unknown unit {unit!r}" if unit else "has no unit"
+        problem = f"has the unknown unit {shown(unit)}" if unit else "has no unit"
         for ending, hint in _AMBIGUOUS.items():
             if unit.endswith(ending):
                 problem += f" (write {hint})"
-        raise SpecError(f"{text!r} is not a {what}: it {problem}; write it like {examples}")
+        raise SpecError(f"{shown(text)} is not a {what}: it {problem}; write it like {examples}")
     value = Fraction(number) * units[unit]
-    if value and not 1e-30 < value < 1e30:
-        raise SpecError(f"{text!r} is not a sensible {what}; write it like {examples}")
+    if value and not 1e-30 <= value <= 1e30:
+        raise SpecError(f"{shown(text)} is not a sensible {what}; write it like {examples}")
     return value
 
 
@@ -64,7 +66,7 @@ def parse_bytes(text: str) -> int:
     """
     value = _parse(text, _BYTES, "size", "64MiB, 2GB or 512B")
     if value.denominator != 1:
-        raise SpecError(f"{text!r} is not a whole number of bytes ({float(value)})")
+        raise SpecError(f"{shown(text)} is not a whole number of bytes ({float(value)})")
     return int(value)
 
 

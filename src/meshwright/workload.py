@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from math import ceil
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,22 @@ import yaml
 from meshwright.errors import PlacementError, SpecError
 from meshwright.files import write_file
 from meshwright.llm import GROUPS, Lines, Model, read_model
-from meshwright.placement import parse_axes
+from meshwright.placement import AXES_EXAMPLE, parse_axes
 from meshwright.plan import Communication, Reduction, Transfer, kind_of
 from meshwright.program import Goal, TransferKind
-from meshwright.spec import format_counts, parse_count, unknown
+from meshwright.spec import (
+    as_tuple,
+    check_count,
+    check_names,
+    check_path,
+    check_title,
+    check_type,
+    format_counts,
+    is_number,
+    parse_count,
+    shown,
+    unknown,
+)
 from meshwright.units import format_bytes, parse_bytes, parse_seconds
 from meshwright.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
 
@@ -47,6 +60,12 @@ class Line:
     overlap: str = ""
     formula: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no line."""
+        check_type(self.communication, Reduction | Transfer, "a Reduction or a Transfer")
+        for name in ("overlap", "formula", "source"):
+            check_title(getattr(self, name), f"the {name} of a line")
 
 
 @dataclass(frozen=True)
@@ -69,13 +88,28 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Refuse a workload that does not hang together."""
+        check_title(self.name, "the name of a workload")
+        what = "Lines, each with a communication: Line(Reduction(…))"
+        object.__setattr__(self, "lines", as_tuple(self.lines, Line, what))
         if not self.lines:
-            raise SpecError(f"the workload {self.name!r} has no communications")
-        if not all(isinstance(line, Line) for line in self.lines):
-            raise SpecError("a workload is made of Lines, each with a communication: Line(Reduction(…))")
+            raise SpecError(f"the workload {shown(self.name)} has no communications")
+        check_type(self.axes, Mapping, "axes with their sizes, like {'data': 4, 'shard': 16}")
+        for axis, size in self.axes.items():
+            check_count(size, f"axis {shown(axis)}", AXES_EXAMPLE)
+        check_names(list(self.axes), "axes", AXES_EXAMPLE)
+        check_type(self.overlap, Mapping, "groups with the share of their time that is hidden, like {'backward': 0.9}")
         for group, share in self.overlap.items():
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-                raise SpecError(f"overlap {group!r} hides {share!r} of the time; expected a share from 0 to 1")
+            check_title(group, "the name of a group that overlaps")
+            if not is_number(share) or not 0 <= share <= 1:
+                raise SpecError(
+                    f"overlap {shown(group)} hides {shown(share)} of the time; expected a share from 0 to 1"
+                )
+        for name in ("memory", "device_memory", "compute"):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or value < 0):
+                raise SpecError(f"a workload has {name}={shown(value)}; expected zero or more, or None")
+        if self.model is not None:
+            check_type(self.model, Model, "a Model")
         known = {line.overlap for line in self.lines if line.overlap}
         if self.model is None:
             for line in self.lines:
@@ -165,6 +199,7 @@ class WorkloadFile:
 
     def workload(self, axes: Mapping[str, int] | None = None) -> Workload:
         """The workload for some axis sizes, or for those in the file."""
+        check_type(axes, Mapping | None, "axes with their sizes, like {'data': 4}; parse_axes makes them from text")
         sizes = dict(axes or self.axes)
         if self.model is not None:
             if not sizes:
@@ -187,8 +222,10 @@ def workload_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
-def load_workload(spec: str) -> WorkloadFile:
+def load_workload(spec: str | PathLike[str]) -> WorkloadFile:
     """A workload that ships with the package, by its name, or one from the path of a YAML file."""
+    spec = str(check_path(spec, "workload")) if isinstance(spec, PathLike) else spec
+    check_type(spec, str, "the name of a workload, or the path of a .yaml file")
     if spec.lower().endswith((".yaml", ".yml")):
         return read_workload_text(read_text(Path(spec), "workload"), spec)
     if spec not in workload_names():
@@ -254,12 +291,13 @@ def _overlap(node: yaml.Node, source: str) -> dict[str, float]:
 
 def parse_share(text: str) -> float:
     """A share from 0 to 1."""
+    check_type(text, str, "a share from 0 to 1 as text")
     try:
         share = float(text)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise SpecError(f"{text!r} is not a share of the time: expected a number from 0 to 1")
+        raise SpecError(f"{shown(text)} is not a share of the time: expected a number from 0 to 1")
     return share
 
 

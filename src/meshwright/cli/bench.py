@@ -1,6 +1,7 @@
 """`meshwright bench`: measure programs on real process groups."""
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 from meshwright.cli.common import axes_option, max_steps_option, system_option
 from meshwright.cli.measuring import measure_cases, measuring_options, where
 from meshwright.errors import SpecError
-from meshwright.measure.bench import case_of, cases
+from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
 from meshwright.placement import Placement, parse_axes, placements
 from meshwright.plan import parse_reduction
 from meshwright.planner import DEFAULT_LIBRARY
@@ -72,7 +73,9 @@ def bench(
     axes = parse_axes(axes_spec)
     reductions = [parse_reduction(spec) for spec in reduce_specs]
     profile = load_library(library)
-    chosen = [_placement(system, axes, text) for text in matrices] or list(placements(system, axes))
+    chosen = [_placement(system, axes, text) for text in matrices]
+    chosen = chosen or list(islice(placements(system, axes), MOST_MEASUREMENTS + 1))
+    check_measurements(len(chosen) * len(reductions) * max(1, len(texts)))
     allowed = [collective for collective in Collective if not (no_rooted and collective in ROOTED)]
     if texts:
         wanted = [case_of(placement, reduction, profile, texts) for placement in chosen for reduction in reductions]

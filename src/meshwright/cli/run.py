@@ -8,16 +8,13 @@ import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, stdout_kept
 from meshwright.engine import describe
-from meshwright.errors import SpecError, TooLargeError
-from meshwright.launch import run_locally
+from meshwright.errors import SpecError
+from meshwright.launch import check_local, run_locally
 from meshwright.plan import Plan, ratio
 from meshwright.planfile import read_plan
 from meshwright.signals import end_at_once
-from meshwright.trials import DTYPES, ENGINES, Payload, Trial, make_engine, payloads, run_trials
+from meshwright.trials import DTYPES, ENGINES, Payload, Trial, check_memory, make_engine, payloads, run_trials
 from meshwright.units import format_bytes, format_seconds, parse_bytes, parse_seconds
-
-IN_ONE_PROCESS = 4 * 2**30
-"""The most bytes that an engine with all devices in this process is given."""
 
 
 @click.command()
@@ -82,7 +79,11 @@ def run(
         ]
         arguments += ["--json"] if as_json else []
         sys.exit(run_locally(engine_name, plan.placement.system.devices, arguments))
-    _check_memory(engine_name, plan, wanted)
+    if engine_name in ("jax", "numpy"):
+        for payload in wanted:
+            check_memory(payload, interpreted=engine_name == "numpy")
+    if local and engine_name == "jax":
+        check_local(plan.placement.system.devices)
     trials = []
     end_at_once()
     with stdout_kept():
@@ -98,15 +99,6 @@ def run(
         _report(plan, engine_name, trials, wanted, as_json)
     if any(trial.faults for trial in trials):
         sys.exit(1)
-
-
-def _check_memory(name: str, plan: Plan, wanted: list[Payload]) -> None:
-    devices = plan.placement.system.devices
-    most = max(payload.length for payload in wanted) * 8 * devices
-    if name in ("jax", "numpy") and most > IN_ONE_PROCESS:
-        raise TooLargeError(
-            f"{devices} devices in this process would hold up to {format_bytes(most)}: give a smaller --bytes"
-        )
 
 
 def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload], as_json: bool) -> None:

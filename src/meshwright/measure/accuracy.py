@@ -1,6 +1,5 @@
 """How good the predictions are: measurements joined with what the model says, as the paper reports it and further."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,8 +16,9 @@ from meshwright.placement import Placement
 from meshwright.plan import flat_program
 from meshwright.profiles import Library
 from meshwright.program import Goal, Pipelined, parse_pipelined
+from meshwright.semantics import check_program
 from meshwright.system import System
-from meshwright.systemfile import read_system_text
+from meshwright.systemfile import system_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def join(measurements: Sequence[Measurement], library: Library, calibrated: Syst
 
 def _pair(group: list[Measurement], library: Library, calibrated: System | None) -> Pair:
     first = group[0]
-    described = read_system_text(json.dumps(first.system), "measurements")
+    described = system_of(first.system, "measurements")
     if calibrated is not None and calibrated.counts != described.counts:
         raise SpecError(f"the system has the counts {calibrated.counts}, but {described.counts} was measured")
     placement = Placement(calibrated or described, tuple(first.axes), tuple(tuple(row) for row in first.matrix))
@@ -106,6 +106,8 @@ def _pair(group: list[Measurement], library: Library, calibrated: System | None)
             if text == DEFAULT_PROGRAM
             else parse_pipelined(text, hierarchy)
         )
+        for each, _ in program.shares:
+            check_program(each, hierarchy, goal)
         spread = max(one.seconds) / min(one.seconds) - 1
         outcome = Outcome(text, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
         if text == DEFAULT_PROGRAM:
@@ -177,7 +179,7 @@ def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
         mean_speedup=mean(faster) if faster else 1.0,
         best_speedup=max(speedups, default=1.0),
         spread=placement_spread(pairs),
-        over_bound=median(pair.outcomes[0].measured / pair.bound for pair in pairs if pair.bound > 0),
+        over_bound=median([pair.outcomes[0].measured / pair.bound for pair in pairs if pair.bound > 0] or [1.0]),
     )
 
 

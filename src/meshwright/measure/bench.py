@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import mean, stdev
 
+from meshwright.errors import TooLargeError
 from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
 from meshwright.placement import Placement
 from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
@@ -16,6 +17,10 @@ from meshwright.trials import Engine, check_results, payloads
 
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
+
+
+MOST_MEASUREMENTS = 20_000
+"""More would take days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ def cases(
     `max_steps`.
     """
     found = []
+    total = 0
     for placement in placements:
         for reduction in reductions:
             empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
@@ -83,8 +89,11 @@ def cases(
             if levels == 0:
                 continue  # nothing to reduce over
             programs: dict[Program, None] = {}
+            graph = program_graph(levels, reduction.goal, every, collectives)
+            total += 1 + (graph.count() if every else 0)
+            check_measurements(total)
             if every:
-                programs |= dict.fromkeys(program_graph(levels, reduction.goal, every, collectives).programs())
+                programs |= dict.fromkeys(graph.programs())
             if best:
                 ranked = program_graph(levels, reduction.goal, max_steps, collectives).ranked(model)
                 for _, (_, program) in zip(range(best), ranked, strict=False):
@@ -92,6 +101,15 @@ def cases(
             planned = tuple(planned_reduction(model, reduction, program) for program in programs)
             found.append(Case(Plan(placement, library, planned), (None, *range(len(planned)))))
     return found
+
+
+def check_measurements(count: int) -> None:
+    """Refuse more measurements than can be made."""
+    if count > MOST_MEASUREMENTS:
+        raise TooLargeError(
+            f"there are {count:,} programs and placements to measure, or more; at most {MOST_MEASUREMENTS:,} can be: "
+            "ask for shorter programs with --every, or name some with --placement or --program"
+        )
 
 
 def case_of(placement: Placement, reduction: Reduction, library: Library, texts: Sequence[str]) -> Case:

@@ -15,15 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost import CostModel
-from meshwright.errors import SpecError
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.layout import layout_of
 from meshwright.measure.bench import Case, case_of
-from meshwright.measure.records import SEND, Measurement
+from meshwright.measure.records import SEND, Measurement, check_seconds
 from meshwright.placement import Placement
-from meshwright.plan import FLAT, Reduction, flat_program
+from meshwright.plan import FLAT, MAX_BYTES, Reduction, flat_program
 from meshwright.profiles import Library
 from meshwright.program import Collective, Goal
-from meshwright.system import System
+from meshwright.spec import shown, unknown
+from meshwright.system import LEAST, MOST, System
+
+MOST_RANKS = 65_536
+"""The most devices that measurements are made with."""
 
 ROUNDS = 6
 """Of fitting, where what is fitted decides which terms count."""
@@ -33,8 +37,6 @@ GUESSED = 0.03
 
 FINEST = 0.002
 """No observation counts for more than one with this error."""
-
-LARGE = 1e30  # bytes per second: so much that only latency counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ class Observation:
     bytes: int
     seconds: float
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot have been observed."""
+        if type(self.bytes) is not int or not 1 <= self.bytes <= MAX_BYTES:
+            raise SpecError(f"{shown(self.bytes)} bytes were observed; expected 1 to {MAX_BYTES:,}")
+        check_seconds(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,11 @@ class Fit:
 
 def microbenchmarks(system: System, library: Library, sizes: Sequence[int], rooted: bool = True) -> list[Case]:
     """What to measure: for each level, sends and every collective inside it, alone and all at once, in some sizes."""
+    if system.devices > MOST_RANKS:
+        raise TooLargeError(
+            f"{system.devices:,} devices are too many to measure with; at most {MOST_RANKS:,} can be: measure fewer of "
+            "the same kind"
+        )
     placement = by_level(system)
     found = []
     for number, level in enumerate(system.levels):
@@ -113,6 +126,13 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
     """Fit a system and a library to observations; both are first guesses, and keep what nothing tells about."""
     if not seen:
         raise SpecError("there is nothing to calibrate from: no send or flat collective inside one level was measured")
+    known = [level.name for level in system.levels if level.count > 1]
+    for one in seen:
+        if one.level not in known:
+            raise SpecError(
+                f"what was observed does not fit the system {shown(system.name)}: "
+                f"{unknown('level of several', one.level, known)}"
+            )
     plain = replace(library, rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules))
     reached: dict[tuple[str, Collective], tuple[float, float]] = {}  # of a level's bandwidth by a collective; its error
     levels = list(system.levels)
@@ -204,7 +224,7 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
             "messages; measure the same devices without latency"
         )
     tiny = min(one.bytes for one in together)
-    levels = tuple(replace(each, link=replace(each.link, latency=0.0, bandwidth=LARGE)) for each in system.levels)
+    levels = tuple(replace(each, link=replace(each.link, latency=0.0, bandwidth=MOST)) for each in system.levels)
     placement = by_level(replace(system, levels=levels, message_rate=1.0))
     rates = []
     for one in together:
@@ -240,9 +260,10 @@ def _terms(
     goal = next(goal for goal, collective in FLAT.items() if collective is one.collective)
 
     def seconds(latency: float, slowness: float) -> float:
+        widths = [max(LEAST, min((each.link.bandwidth or MOST) / slowness, MOST)) for each in system.levels]
         levels = tuple(
-            replace(each, link=replace(each.link, latency=latency, bandwidth=(each.link.bandwidth or LARGE) / slowness))
-            for each in system.levels
+            replace(each, link=replace(each.link, latency=latency, bandwidth=width))
+            for each, width in zip(system.levels, widths, strict=True)
         )
         placement = by_level(replace(system, levels=levels))
         model = CostModel(layout_of(placement, [level]), library, one.bytes)
@@ -278,6 +299,11 @@ def _send_share(system: System, number: int, sends: Sequence[Observation]) -> tu
         return float(sizes[0] / times[0] / limit), 0.0
     rows = np.stack([sizes / limit / times, 1 / times], axis=1)
     solution, error, _ = _least_squares(rows, np.ones(len(times)))
+    if not solution[0] > 0:
+        raise SpecError(
+            f"the times of sends over {system.levels[number].name!r} do not grow with their bytes, so they tell no "
+            "bandwidth; measure payloads of several sizes"
+        )
     return float(1 / solution[0]), float(error[0] / solution[0])
 
 

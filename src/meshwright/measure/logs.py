@@ -6,6 +6,7 @@ from pathlib import Path
 from meshwright.errors import SpecError
 from meshwright.measure.calibrate import Observation
 from meshwright.program import Collective
+from meshwright.spec import shown
 
 _NCCL = {
     "all_reduce": Collective.ALL_REDUCE,
@@ -23,6 +24,8 @@ _OSU = {
     "Broadcast": Collective.BROADCAST,
     "Bcast": Collective.BROADCAST,
 }
+
+_WHOLE = re.compile("[0-9]{1,18}")
 
 
 def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
@@ -59,11 +62,11 @@ def _nccl(path: Path, lines: list[str], after: int, name: str, level: str) -> li
         words = line.split()
         if not words or line.lstrip().startswith("#"):
             continue
-        if not words[0].isdecimal():
+        if not _WHOLE.fullmatch(words[0]):
             continue  # warnings and notes between the rows
         if len(words) < 8 or not _is_number(words[5]):
             raise SpecError(
-                f"{path} line {number}: expected size, count, type, redop, root, time, …, not {line.strip()!r}"
+                f"{path} line {number}: expected size, count, type, redop, root, time, …, not {shown(line.strip())}"
             )
         size, seconds = int(words[0]), float(words[5]) * 1e-6
         if size > 0 and seconds > 0:
@@ -81,8 +84,8 @@ def _osu(path: Path, lines: list[str], after: int, name: str, level: str, ranks:
         words = line.split()
         if not words or line.lstrip().startswith("#"):
             continue
-        if len(words) < 2 or not words[0].isdecimal() or not _is_number(words[1]):
-            raise SpecError(f"{path} line {number}: expected a size and a time or bandwidth, not {line.strip()!r}")
+        if len(words) < 2 or not _WHOLE.fullmatch(words[0]) or not _is_number(words[1]):
+            raise SpecError(f"{path} line {number}: expected a size and a time or bandwidth, not {shown(line.strip())}")
         size, value = int(words[0]), float(words[1])
         if size == 0 or value <= 0:
             continue

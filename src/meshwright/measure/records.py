@@ -10,18 +10,29 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from meshwright.errors import SpecError
+from meshwright.errors import MeshwrightError, SpecError
 from meshwright.files import append_file
+from meshwright.placement import Placement
+from meshwright.plan import Reduction
+from meshwright.program import as_goal
+from meshwright.spec import as_tuple, check_type, is_number, no_constant, shown, unknown
+from meshwright.systemfile import system_of
 
 FORMAT, VERSION = "meshwright-measurements", 1
 HEADER = {"format": FORMAT, "version": VERSION}
 
 PATIENCE = 10.0
 """Seconds to wait for another process that adds to the same file."""
+
+MAX_TEXT = 2**27
+"""The most bytes of a file of measurements."""
+
+SHORTEST, LONGEST = 1e-9, 1e6
+"""What the times of measurements lie between, in seconds."""
 
 DEFAULT_PROGRAM = "default"
 """In place of a program: the library's own collective over the whole group."""
@@ -98,8 +109,9 @@ class Records:
 
     def _load(self) -> int:
         """Take over what the file has, and cut off a torn last line; how many bytes are left."""
-        size, whole = os.fstat(self._file.fileno()).st_size, _whole_lines(self.path)
-        if whole == 0 and not _line(HEADER).startswith(self.path.read_bytes()):
+        text = _text(self.path)
+        size, whole = len(text), text.rfind(b"\n") + 1
+        if whole == 0 and not _line(HEADER).startswith(text):
             raise SpecError(f"{str(self.path)!r} is not a file of measurements, so nothing is added to it")
         for entry in entries(self.path):
             if isinstance(entry, Measurement):
@@ -159,16 +171,14 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def entries(path: Path) -> Iterator[Measurement | str]:
-    """The measurements of a file, and the ids of those that were started, in order."""
-    whole = _whole_lines(path)
-    with path.open("rb") as file:
-        text = file.read(whole)
-    for number, line in enumerate(text.splitlines(), 1):
+    """The measurements of a file, each checked in every part, and the ids of those that were started, in order."""
+    text = _text(path)
+    for number, line in enumerate(text[: text.rfind(b"\n") + 1].split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            document = json.loads(line)
-        except ValueError:
+            document = json.loads(line, parse_constant=no_constant)
+        except (ValueError, RecursionError):
             raise SpecError(
                 f"{path} line {number}: expected a JSON object, not {line[:40].decode(errors='replace')!r}"
             ) from None
@@ -176,20 +186,60 @@ def entries(path: Path) -> Iterator[Measurement | str]:
             if not isinstance(document, dict) or document.get("format") != FORMAT:
                 raise SpecError(f"{path} is not a file of measurements: line 1 should be {{'format': {FORMAT!r}, …}}")
             if document.get("version") != VERSION:
-                raise SpecError(f"{path} has version {document.get('version')!r}; this Meshwright reads {VERSION}")
+                raise SpecError(f"{path} has version {shown(document.get('version'))}; this Meshwright reads {VERSION}")
             continue
         if isinstance(document, dict) and set(document) == {"started"}:
             yield str(document["started"])
             continue
         try:
-            yield Measurement(**document)
-        except TypeError as error:
+            yield _measurement(document)
+        except MeshwrightError as error:
             raise SpecError(f"{path} line {number}: not a measurement: {error}") from None
 
 
-def _whole_lines(path: Path) -> int:
-    """How many bytes of a file are whole lines."""
+def _measurement(document: Any) -> Measurement:
+    """A measurement from its line; refuses what no bench writes."""
+    check_type(document, dict, "a JSON object")
+    known = {one.name: one for one in fields(Measurement)}
+    for key in document:
+        if key not in known:
+            raise SpecError(unknown("key", key, known))
+    for key, one in known.items():
+        if key not in document and one.default is MISSING and one.default_factory is MISSING:
+            raise SpecError(f"{key!r} is missing")
+    found = Measurement(**document)
+    system = system_of(found.system, "its system")
+    for key in ("program", "engine"):
+        check_type(getattr(found, key), str, f"a text for {key!r}")
+    rows = tuple(as_tuple(row, int, "factors") for row in as_tuple(found.matrix, list, "rows"))
+    Placement(system, as_tuple(found.axes, str, "axes"), rows)
+    for axis in Reduction(as_tuple(found.over, str, "axes"), found.bytes, goal=as_goal(found.goal)).axes:
+        if axis not in found.axes:
+            raise SpecError(unknown("axis", axis, found.axes))
+    check_type(found.alone, bool, "true or false for 'alone'")
+    for seconds in as_tuple(found.seconds, object, "seconds"):
+        check_seconds(seconds)
+    if found.links is not None:
+        check_type(found.links, dict, "the bytes of each level for 'links'")
+        for level, amount in found.links.items():
+            check_type(amount, int, f"the bytes that crossed {shown(level)}")
+    if found.failed is not None:
+        check_type(found.failed, str, "why it failed, as text")
+    return found
+
+
+def check_seconds(seconds: float) -> None:
+    """Refuse what no clock can show for a collective."""
+    if not is_number(seconds) or not SHORTEST <= seconds <= LONGEST:
+        raise SpecError(f"{shown(seconds)} is no time that was measured: expected {SHORTEST:g} to {LONGEST:g} seconds")
+
+
+def _text(path: Path) -> bytes:
     try:
-        return path.read_bytes().rfind(b"\n") + 1
-    except OSError as error:
+        with path.open("rb") as file:
+            text = file.read(MAX_TEXT + 1)
+    except (OSError, ValueError) as error:
         raise SpecError(f"cannot read measurements from {str(path)!r}: {error}") from None
+    if len(text) > MAX_TEXT:
+        raise SpecError(f"the measurements in {str(path)!r} have more than {MAX_TEXT:,} bytes: split the file")
+    return text

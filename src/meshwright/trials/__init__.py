@@ -6,7 +6,7 @@ The engines differ in how they run a reduction; what is fed to them, what must c
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from statistics import median
 from typing import Any, Protocol
 
@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import share
-from meshwright.errors import SpecError
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.launch import require
+from meshwright.placement import Placement
 from meshwright.plan import Plan
 from meshwright.program import Goal
+from meshwright.units import format_amount
 
 Array = NDArray[Any]
 
@@ -45,8 +47,7 @@ class Payload:
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The reduction group of a rank."""
-        groups = self.plan.placement.groups(self.plan.reductions[self.number].reduction.axes)
-        return next(group for group in groups if rank in group)
+        return _groups(self.plan.placement, self.plan.reductions[self.number].reduction.axes)[rank]
 
     def share(self, rank: int) -> int:
         """How many elements a rank's part of the whole has."""
@@ -58,7 +59,7 @@ class Payload:
         length = self.length
         if self.goal is Goal.ALL_GATHER:
             length = self.share(rank)
-        return np.random.default_rng([self.number, rank]).integers(-100, 100, length).astype(self.dtype)
+        return _drawn(self.number, rank, length, self.dtype)
 
     def expected(self, rank: int) -> Array | None:
         """What a rank must have in the end; None where it is left with nothing."""
@@ -69,13 +70,54 @@ class Payload:
             return np.concatenate([self.given(member) for member in group])
         if self.goal is Goal.REDUCE and rank != group[0]:
             return None
-        total = self.given(group[0])
-        for member in group[1:]:
-            total += self.given(member)
+        total = _total(self.number, group, self.length, self.dtype)
         if self.goal is Goal.REDUCE_SCATTER:
             start = group.index(rank) * share(self.length, len(group), 0)
             return total[start : start + self.share(rank)]
         return total
+
+
+def _drawn(number: int, rank: int, length: int, dtype: str) -> Array:
+    return np.random.default_rng([number, rank]).integers(-100, 100, length).astype(dtype)
+
+
+@lru_cache(maxsize=4)
+def _groups(placement: Placement, axes: tuple[str, ...]) -> dict[int, tuple[int, ...]]:
+    """The group of each rank."""
+    return {rank: group for group in placement.groups(axes) for rank in group}
+
+
+@lru_cache(maxsize=1)  # the ranks of a process are checked one after another, and many of them share a group
+def _total(number: int, group: tuple[int, ...], length: int, dtype: str) -> Array:
+    """What the members of a group give, added up."""
+    total = _drawn(number, group[0], length, dtype)
+    for member in group[1:]:
+        total += _drawn(number, member, length, dtype)
+    total.flags.writeable = False
+    return total
+
+
+IN_ONE_PROCESS, INTERPRETED = 4 * 2**30, 2**30
+"""The most bytes that all devices may hold where they are in this process, and where the interpreter runs them."""
+
+EACH = 1000
+"""What a device takes at least, in bytes."""
+
+
+def check_memory(payload: Payload, interpreted: bool = False) -> None:
+    """Refuse a payload that is too much where all devices are in this process."""
+    planned = payload.plan.reductions[payload.number]
+    devices, group = payload.plan.placement.system.devices, payload.plan.hierarchy(planned).size
+    held, most = devices * (8 * payload.length + EACH), IN_ONE_PROCESS
+    if interpreted:  # results too; and each device of the group that runs has a chunk for each of the others
+        padded = -(-payload.length // group) * group
+        held, most = held + devices * 8 * payload.length + 2 * group * padded * 9, INTERPRETED
+    if held > most:
+        advice = "give a smaller --bytes" if payload.length > group else "run it where the devices are"
+        raise TooLargeError(
+            f"{devices:,} devices in this process would hold up to {format_amount(held)}, more than the "
+            f"{format_amount(most)} that they may: {advice}"
+        )
 
 
 def payloads(plan: Plan, dtype: str, size: int | None = None) -> list[Payload]:

@@ -11,7 +11,7 @@ from meshwright.interpreter import run_program
 from meshwright.plan import Plan, flat_program
 from meshwright.program import Goal
 from meshwright.schedule import IN_PLACE
-from meshwright.trials import Array, Payload
+from meshwright.trials import Array, Payload, check_memory
 
 
 class NumpyEngine:
@@ -27,6 +27,7 @@ class NumpyEngine:
 
     def prepare(self, payload: Payload) -> None:
         """Make the data."""
+        check_memory(payload, interpreted=True)
         self._payload = payload
         self._given = [payload.given(rank) for rank in self.ranks]
         self._left: list[Array | None] = []
