@@ -383,7 +383,7 @@ class CallCheck:
 
         Those who wait under the key of this call, because it is of a new kind to them alone, get the answer too.
         """
-        if error.agreed or len(self.ranks) == 1:
+        if len(self.ranks) == 1:
             return error
         key = f"{self._key()}/after" if self.before == self._key() else self._key()
         try:

@@ -475,14 +475,14 @@ def far_away(rank: int) -> bool:
 
 def _hear_late() -> None:
     """Take half a second longer to notice what others say."""
-    arrive = store._arrive
+    arrive = store.Line.arrive
 
     def late(*given: Any) -> bool:
         heard = arrive(*given)
         time.sleep(0.5)
         return heard
 
-    setattr(store, "_arrive", late)  # noqa: B010
+    setattr(store.Line, "arrive", late)  # noqa: B010
 
 
 def failing_hook(rank: int) -> str:

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from meshwright.engine import LaneGroup, rank_list
+from meshwright.engine import LaneGroup, first_line, rank_list
 from meshwright.errors import EngineError
-from meshwright.torch.store import ANSWER, HEARING, default_store, in_time
+from meshwright.torch.store import ANSWER, Line, default_store, in_time
 
 
 def check_initialized() -> None:
@@ -35,14 +35,18 @@ def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, 
     groups = {}
     for lane, ranks in wanted:
 
-        def make(_: object, ranks: tuple[int, ...] = ranks) -> dist.ProcessGroup:
-            group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
+        def make(line: Line, _: object, ranks: tuple[int, ...] = ranks) -> dist.ProcessGroup:
+            group: dist.ProcessGroup = line.call(
+                lambda: dist.new_group(list(ranks), timeout=timedelta(seconds=timeout))
+            )
             return group
 
         try:
-            group = in_time(default_store(), timeout + HEARING + ANSWER, rank, make)
-        except EngineError as error:
-            raise EngineError(f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {error}") from error
+            group = in_time(default_store(), timeout + ANSWER, rank, make)
+        except RuntimeError as error:
+            raise EngineError(
+                f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {first_line(error)}"
+            ) from error
         if rank in ranks:
             groups[lane, ranks] = group
     return groups

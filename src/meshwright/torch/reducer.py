@@ -229,27 +229,28 @@ class Reducer:
         ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
 
         def run() -> None:
-            check(call, length * tensor.element_size())
-            if length == 0:
-                return
             if ready is not None:
                 ready.synchronize()
                 there = result.cpu() if goal in IN_PLACE else torch.empty_like(result, device="cpu")
                 given = there if goal in IN_PLACE else tensor.cpu()
-                self._executor.run(part, given, there, op, backend)
-                result.copy_(there)
-                torch.cuda.current_stream(tensor.device).synchronize()
             else:
-                self._executor.run(part, tensor, result, op, backend)
-
-        def communicate() -> torch.Tensor:
+                given, there = tensor, result
             try:
-                run()
+                self._executor.run(part, given, there, op, backend)
             except EngineError as error:
                 self._give_up()
                 raise check.explain(call, error, partial(agree, self._store, part.ranks, self.rank, LATE)) from error
+            if ready is not None:
+                result.copy_(there)
+                torch.cuda.current_stream(tensor.device).synchronize()
+
+        def communicate() -> torch.Tensor:
+            try:
+                check(call, length * tensor.element_size())
+                if length:
+                    run()
             except BaseException:
-                self._give_up()
+                self._give_up()  # others may be in the call, and wait for this rank
                 raise
             return kept
 

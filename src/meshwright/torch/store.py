@@ -15,16 +15,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError
 
 from meshwright.engine import first_line, rank_list
 from meshwright.errors import EngineError
@@ -35,24 +38,69 @@ HEARING = 3.0
 """Seconds that the first rank stays after a bad verdict, so that the others hear it: its process may have the store."""
 
 ANSWER = 2.0
-"""Seconds that a store gets to answer beyond what ranks wait for each other."""
+"""Seconds that a store gets to answer when the time for it is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that the first rank waits for what the others say, and they for its verdict."""
+    """Seconds that the first rank waits for what the others say, they for its verdict, and everyone for an answer of
+    the store.
+    """
 
     collect: float
     listen: float
+    answer: float
 
     @classmethod
     def of(cls, timeout: float) -> "Patience":
         """How long to wait for ranks that may take until the timeout to come, or to fail in a call of their own."""
-        return cls(0.8 * timeout, timeout + HEARING)
+        return cls(0.8 * timeout, timeout + HEARING, timeout)
 
 
-LATE = Patience(2.5, 4.5)
+LATE = Patience(2.5, 4.0, 0.0)
 """For finding out together why a call has failed: everyone notices at about the same time."""
+
+
+class Line:
+    """Calls on a store, of which the one under way is timed."""
+
+    def __init__(self, store: Store) -> None:
+        """No call is under way."""
+        self.store, self.since = store, inf
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do what may wait for the store's answer."""
+        self.since = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.since = inf
+
+    def set(self, key: str, value: str) -> None:
+        """Write down a text."""
+        self.call(lambda: self.store.set(key, value))
+
+    def get(self, key: str) -> Any:
+        """A value that is there, and was written as JSON."""
+        return json.loads(self.call(lambda: self.store.get(key)))
+
+    def has(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+        return self.call(lambda: self.store.check(keys))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Forget keys."""
+        for key in keys:
+            self.call(partial(self.store.delete_key, key))
+
+    def arrive(self, keys: list[str], seconds: float, stop: threading.Event) -> bool:
+        """Whether keys are there in time. The store's own wait would keep it from every other thread of the process."""
+        deadline, pause = time.monotonic() + seconds, 0.0002
+        while keys and not self.has(keys):
+            if time.monotonic() > deadline or stop.wait(pause):
+                return False
+            pause = min(2 * pause, 0.02)
+        return True
 
 
 def default_store() -> Store:
@@ -78,13 +126,13 @@ def agree(
     """
     first, others = ranks[0], ranks[1:]
 
-    def collect(stop: threading.Event) -> tuple[str, bool]:
-        store.set(f"{key}/{rank}", json.dumps(value))
+    def collect(line: Line, stop: threading.Event) -> tuple[str, bool]:
+        line.set(f"{key}/{rank}", json.dumps(value))
         keys = {f"{key}/{each}": each for each in ranks}
-        if not _arrive(store, list(keys), patience.collect, stop) and wake is not None:
+        if not line.arrive(list(keys), patience.collect, stop) and wake is not None:
             wake()
-            _arrive(store, list(keys), LATE.collect, stop)
-        said = {each: json.loads(store.get(name)) for name, each in keys.items() if store.check([name])}
+            line.arrive(list(keys), LATE.collect, stop)
+        said = {each: line.get(name) for name, each in keys.items() if line.has([name])}
         missing = [each for each in ranks if each not in said]
         if stop.is_set():
             verdict = f"rank {rank} was interrupted"
@@ -92,24 +140,22 @@ def agree(
             verdict = f"{rank_list(missing)} did not join the others within {patience.collect:g} s"
         else:
             verdict = judge(said)
-        store.set(f"{key}/verdict", json.dumps([verdict, not missing]))
+        line.set(f"{key}/verdict", json.dumps([verdict, not missing]))
         if verdict:
-            _arrive(store, [f"{key}/heard/{each}" for each in others if each in said], HEARING, stop)
-        for name in (*keys, *([f"{before}/verdict"] if before else ())):
-            store.delete_key(name)
+            line.arrive([f"{key}/heard/{each}" for each in others if each in said], HEARING, stop)
+        line.delete([*keys, *([f"{before}/verdict"] if before else ())])
         return verdict, not missing
 
-    def listen(stop: threading.Event) -> tuple[str, bool]:
-        store.set(f"{key}/{rank}", json.dumps(value))
-        if not _arrive(store, [f"{key}/verdict"], patience.listen, stop):
+    def listen(line: Line, stop: threading.Event) -> tuple[str, bool]:
+        line.set(f"{key}/{rank}", json.dumps(value))
+        if not line.arrive([f"{key}/verdict"], patience.listen, stop):
             return f"rank {rank} heard nothing from rank {first} for {patience.listen:g} s", False
-        verdict, complete = json.loads(store.get(f"{key}/verdict"))
+        verdict, complete = line.get(f"{key}/verdict")
         if verdict:
-            store.set(f"{key}/heard/{rank}", "!")
+            line.set(f"{key}/heard/{rank}", "!")
         return verdict, complete
 
-    limit = patience.listen + ANSWER
-    verdict, agreed = in_time(store, limit, rank, collect if rank == first else listen)
+    verdict, agreed = in_time(store, patience.answer, rank, collect if rank == first else listen)
     if verdict:
         raise EngineError(verdict, agreed=agreed)
 
@@ -117,73 +163,69 @@ def agree(
 def announce(store: Store, ranks: Sequence[int], rank: int, key: str, value: Any) -> None:
     """Say something in an agreement without waiting for it; of the first rank, it is the verdict."""
 
-    def tell(_: threading.Event) -> None:
-        store.set(f"{key}/{rank}", json.dumps(value))
+    def tell(line: Line, _: threading.Event) -> None:
+        line.set(f"{key}/{rank}", json.dumps(value))
         if rank == ranks[0]:
-            store.set(f"{key}/verdict", json.dumps([f"rank {rank} {value[0]}", True]))
+            line.set(f"{key}/verdict", json.dumps([f"rank {rank} {value[0]}", True]))
 
     with contextlib.suppress(EngineError):  # nobody is there to hear it
-        in_time(store, ANSWER, rank, tell)
+        in_time(store, 0.0, rank, tell)
 
 
 def leave(store: Store, world: int, rank: int, key: str, patience: float) -> None:
     """Need the store no more. Rank 0, whose process may be the one that has it, goes when all others have said so."""
     others = [f"{key}/left/{other}" for other in range(1, world)]
 
-    def part(stop: threading.Event) -> None:
+    def part(line: Line, stop: threading.Event) -> None:
         if rank:
-            store.set(f"{key}/left/{rank}", "!")
-        elif others and _arrive(store, others, patience, stop):
-            for name in others:
-                store.delete_key(name)
+            line.set(f"{key}/left/{rank}", "!")
+        elif line.arrive(others, patience, stop):
+            line.delete(others)
 
     with contextlib.suppress(EngineError):  # it is gone already
-        in_time(store, patience + ANSWER, rank, part)
+        in_time(store, 0.0, rank, part)
 
 
-def in_time(store: Store, seconds: float, rank: int, work: Callable[[threading.Event], T]) -> T:
-    """Do work that calls the store, on a thread of its own; when time is up, cut the connection to the store and raise.
+def in_time(store: Store, seconds: float, rank: int, work: Callable[[Line, threading.Event], T]) -> T:
+    """Do work that calls the store, on a thread of its own. If the store owes an answer when time is up, and for two
+    seconds at least, cut the connection to it and raise.
 
     The work gets an event that tells it to stop. Its thread is gone on return, so that none is left when the
     interpreter ends: a thread that comes back from C++ then would abort the process.
     """
-    stop, outcome = threading.Event(), Future[T]()
+    line, stop, outcome = Line(store), threading.Event(), Future[T]()
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else -1
 
     def run() -> None:
         try:
             with torch.cuda.device(device):  # a thread starts with the first one
-                outcome.set_result(work(stop))
+                outcome.set_result(work(line, stop))
         except BaseException as error:
             outcome.set_exception(error)
 
     thread = threading.Thread(target=run, name="meshwright-store", daemon=True)
     thread.start()
+    deadline = time.monotonic() + seconds
     try:
-        return outcome.result(seconds)
-    except TimeoutError:
+        while not outcome.done():
+            wait([outcome], 0.2)
+            if time.monotonic() > max(deadline, line.since + ANSWER):
+                raise EngineError(
+                    f"rank {rank} waited {max(seconds, ANSWER):g} s for the store of init_process_group: the process "
+                    "that has it, usually that of rank 0, has died or hangs"
+                )
+        return outcome.result()
+    except DistNetworkError as error:
         raise EngineError(
-            f"rank {rank} waited {seconds:g} s for the store of init_process_group: the process that has it, usually "
-            "that of rank 0, has died or hangs"
-        ) from None
-    except RuntimeError as error:
-        raise EngineError(f"rank {rank} cannot reach the others: {first_line(error)}") from error
+            f"rank {rank} lost the store of init_process_group, through which ranks agree: the process that has it, "
+            f"usually that of rank 0, has ended ({first_line(error)})"
+        ) from error
     finally:
         stop.set()
         thread.join(0.5)
         if thread.is_alive():
             _hang_up(store)
             thread.join(2)
-
-
-def _arrive(store: Store, keys: list[str], seconds: float, stop: threading.Event) -> bool:
-    """Whether keys are set in time. The store's own wait would keep it from every other thread of this process."""
-    deadline, pause = time.monotonic() + seconds, 0.0002
-    while keys and not store.check(keys):
-        if time.monotonic() > deadline or stop.wait(pause):
-            return False
-        pause = min(2 * pause, 0.02)
-    return True
 
 
 def _hang_up(store: Store) -> None:
