@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from benchmarks.soak.ranks import CLOSING, JOINED, MADE, WRONG, Progress, Scenario, calls_of, payload
+from benchmarks.soak.ranks import CLOSING, DONE, JOINED, MADE, WRONG, Progress, Scenario, calls_of, payload
 from meshwright.mpi import Reducer
 
 
@@ -32,6 +32,7 @@ def main(folder: Path) -> int:
     progress.set(rank, CLOSING)
     if scenario.closes:
         reducer.close()
+    progress.set(rank, DONE)
     return 0
 
 

@@ -44,8 +44,10 @@ PATIENCE = 10.0
 ENDING = 20.0
 """Seconds in which Python ends after that; it takes a few where many ranks share few cores."""
 
-JOINED, MADE, CLOSING = 1, 2, 1 << 30
-"""How far a rank is: it has joined the process group, made its Reducer (and so many calls since), made all calls."""
+JOINED, MADE, CLOSING, DONE = 1, 2, 1 << 30, 1 << 31
+"""How far a rank is: it has joined the process group, made its Reducer (and so many calls since), made all calls, and
+closed it, if it does that.
+"""
 
 WRONG = 77
 
@@ -259,6 +261,9 @@ def mpi_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome:
     in_time = wait_for(lambda: ended(pid, statuses), scenario.timeout + PATIENCE + ENDING, 0.02)
     details["seconds"] = round(time.monotonic() - struck, 2)
     said = text_of(folder / "job")
+    if not in_time and all(progress.of(rank) == DONE for rank in range(scenario.devices) if rank != scenario.victim):
+        _end([pid], statuses)
+        return Outcome(MISSED, "all calls were over: MPI itself waits for the rank, to end", details)
     if not in_time:
         left = descendants(os.getpid())
         _end([pid], statuses)
