@@ -1,7 +1,6 @@
 """What ranks do in the tests of pipelined programs on gloo."""
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -89,28 +88,26 @@ def many_at_once(rank: int) -> None:
         second.close()
 
 
-def dying_rank(rank: int) -> tuple[str, str, float, bool]:
+def dying_rank(rank: int) -> tuple[str, str, bool]:
     """One rank dies in the middle of a call: what the others are told, and whether anything came back as reduced."""
     with gloo(20):
-        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE), timeout=4)
+        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE), timeout=30)
         reducer.all_reduce(torch.ones(4000))
         if rank == 3:
             _at_step(reducer, 2, lambda: os._exit(7))
-        started = time.monotonic()
         results: list[Any] = []
         first = refused(lambda: results.append(reducer.all_reduce(torch.ones(4000))))
-        return first, refused(lambda: reducer.all_reduce(torch.ones(4000))), time.monotonic() - started, bool(results)
+        return first, refused(lambda: reducer.all_reduce(torch.ones(4000))), bool(results)
 
 
-def failing_worker(rank: int) -> tuple[str, float]:
+def failing_worker(rank: int) -> str:
     """A step fails on one rank, whose process goes on."""
     with gloo(20):
-        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE), timeout=4)
+        reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE), timeout=30)
         reducer.all_reduce(torch.ones(4000))
         if rank == 1:
             _at_step(reducer, 1, _break)
-        started = time.monotonic()
-        return refused(lambda: reducer.all_reduce(torch.ones(4000))), time.monotonic() - started
+        return refused(lambda: reducer.all_reduce(torch.ones(4000)))
 
 
 def _break() -> None:

