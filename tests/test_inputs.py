@@ -30,6 +30,7 @@ from tests.strategies import A100, AXES
 
 DATA = mw.Reduction(("data",), 2**20)
 HUGE = 10**5000  # which Python refuses to print
+LONG = f"{{name: {'x' * 5000}, count: 2}}"
 
 
 def small_plan(system: str = "node=2@1GB/s,gpu=2@8GB/s", size: int = 1000) -> mw.Plan:
@@ -55,6 +56,7 @@ def test_systems_libraries_and_paths_may_be_given_as_text(tmp_path: Path) -> Non
         (lambda: mw.load_system("x" * 5000), "unknown preset 'xxx"),
         (lambda: mw.load_system("x\0y"), "unknown preset"),
         (lambda: mw.load_system(None), "expected a System, a preset, a description like .* not None"),  # type: ignore[arg-type]
+        (lambda: read_system_text(f"levels: [{LONG}, {LONG}]", "x.yaml"), "there is already a level 'xxx"),
         (lambda: mw.load_library("x" * 5000 + ".yaml"), "cannot read the library file .*File name too long"),
         (lambda: mw.plan(A100, AXES, DATA), r"expected a list of communications, as in \[Reduction"),  # type: ignore[arg-type]
         (lambda: mw.plan(A100, AXES, "data=1MiB"), "expected a list of communications"),  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from meshwright.errors import SpecError
-from meshwright.spec import parse_count, unknown
+from meshwright.spec import parse_count, shown, unknown
 from meshwright.system import Fabric, Level, Link, System
 from meshwright.units import parse_bandwidth, parse_rate, parse_seconds
 from meshwright.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
@@ -73,7 +73,7 @@ def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:
     names = [level.name for level in levels]
     for number, (child, name) in enumerate(zip(children, names, strict=True)):
         if name in names[:number]:
-            raise problem(child, source, f"there is already a level {name!r}; names must differ")
+            raise problem(child, source, f"there is already a level {shown(name)}; names must differ")
     return tuple(levels)
 
 
