@@ -185,7 +185,7 @@ class Reducer:
             fault = fault or str(error)
         said["fault"] = said["fault"] or fault
         everyone = dict(enumerate(self._comm.allgather(said)))
-        if fault := judge_start(self.plan.placement.system, everyone):
+        if fault := judge_start(None if said["fault"] else self.plan.placement.system, everyone):
             raise EngineError(fault)
         return parts, checks
 
