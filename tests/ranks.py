@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -131,8 +132,15 @@ def start_ranks(ranks: int, work: Callable[[int], int], end: Callable[[int], Any
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            os.environ.update(everyone, LOCAL_WORLD_SIZE=str(ranks), RANK=str(rank), LOCAL_RANK=str(rank))
-            end(work(rank))
+            try:
+                for inherited in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+                    inherited.atexit = False  # folders that are to go with the process that forks, not with a rank
+                os.environ.update(everyone, LOCAL_WORLD_SIZE=str(ranks), RANK=str(rank), LOCAL_RANK=str(rank))
+                end(work(rank))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(70)  # a rank never goes on with what the process that forked it does: it would fork ranks too
         pids.append(pid)
     return pids
 

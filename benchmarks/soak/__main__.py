@@ -13,14 +13,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.soak.cell import OK, ROOT, Kind, Outcome, end_descendants, read_outcome, start_cell
+from benchmarks.soak.cell import OK, ROOT, Kind, Outcome, descendants, end_descendants, read_outcome, start_cell
 from benchmarks.soak.kinds import PARTS, all_kinds
 from benchmarks.soak.load import busy
 from benchmarks.soak.report import write_report
 
 FOLDER = ROOT / "build" / "soak"
-POLL = 0.02
+POLL = 0.05
 ROUNDS = 5
+
+MOST_PROCESSES = 1000
+"""Of all trials together: far more than they need, far fewer than a machine can bear."""
 
 
 @dataclass
@@ -120,6 +123,10 @@ def _run(trials: Sequence[tuple[Kind, int]], journal: Path, folder: Path, at_onc
             place.mkdir(parents=True)
             running[start_cell(kind, place, f"{kind.name} {number}")] = _Running(kind, number, place, time.monotonic())
         time.sleep(POLL)
+        if len(descendants(os.getpid())) > MOST_PROCESSES:
+            sys.exit(
+                f"the trials have more than {MOST_PROCESSES} processes: {[each.kind.name for each in running.values()]}"
+            )
         for pid, trial in list(running.items()):
             over = time.monotonic() - trial.since > trial.kind.limit
             if os.waitpid(pid, os.WNOHANG)[0] or over:
