@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, TextIO
@@ -36,7 +36,7 @@ def fuzz(
     shares = sum(TARGETS[name].share for name in names)
     ends = time.monotonic() + seconds
     found = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):  # whatever is taken for a path stays in there
         for name in names:
             count = max(1, round(cases * TARGETS[name].share / shares))
             found[name] = _target(name, count, seed, ends, Path(folder))

@@ -631,7 +631,7 @@ CALLS: list[tuple[Callable[..., Any], list[Any]]] = [
     (lambda *given: mw.Workload(*given).document(), ["w", (mw.Line(R),), {"data": 8}, {}, 1e9, 1e9, 1.0]),
     (lambda *given: mw.Workload(*given).communications, ["w", (mw.Line(R, "g"),), {}, {"g": 0.5}]),
     (mw.read_plan, ["/nowhere/plan.json"]),
-    (mw.write_plan, [BEST, "/nowhere/plan.json"]),
+    (mw.write_plan, [BEST, "nowhere/plan.json"]),
     (mw.Plan, [P, mw.load_library("ring"), BEST.reductions, ()]),
     (mw.PlannedReduction, [R, PROGRAM, 1.0, 1.0, 1.0, 1, ()]),
     (mw.PlannedTransfer, [mw.Transfer(("data",), 1, "all-to-all"), 1.0, 1.0]),  # type: ignore[arg-type]
