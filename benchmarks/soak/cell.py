@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -94,9 +95,13 @@ def fork(work: Callable[[], int], said: Path, environment: Mapping[str, str] | N
     """Do some work in a process that says what it says into a file, and ends as Python does."""
     pid = os.fork()
     if pid == 0:
-        die_with_parent()
-        os.environ.update(environment or {})
-        python_end(guarded(work, said))
+        status = 1
+        try:
+            die_with_parent()
+            os.environ.update(environment or {})
+            status = guarded(work, said)
+        finally:
+            python_end(status)  # whatever happens, or it would go on with its parent's work
     return pid
 
 
@@ -124,10 +129,12 @@ def guarded(work: Callable[[], int], said: Path) -> int:
 
 def python_end(code: int) -> NoReturn:
     """End this process as the interpreter ends a script: threads, exit handlers, modules, then the C library's."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.pythonapi.Py_Exit(code)
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.pythonapi.Py_Exit(code)
+    finally:
+        os._exit(code)
 
 
 def redirect(said: Path) -> None:
@@ -200,11 +207,10 @@ def end_descendants(pid: int) -> None:
         below = descendants(pid)
         if not below:
             return
-        for each in below:
-            try:
-                os.kill(each, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that they start no more
+            for each in below:
+                with suppress(ProcessLookupError):
+                    os.kill(each, number)
         time.sleep(0.02)
 
 
