@@ -441,6 +441,8 @@ def one_refuses(rank: int, what: str) -> str:
         if what == "plan":
             other = hierarchical(spec="node=2,gpu=4")
             return refused(lambda: Reducer(other if odd else hierarchical(), timeout=30))
+        if what == "path":
+            return refused(lambda: Reducer("plan.json" if odd else hierarchical(), timeout=30))  # type: ignore[arg-type]
         if what == "part":
             gather = Reducer(hierarchical(Goal.ALL_GATHER), timeout=30)
             return refused(lambda: gather.all_gather(torch.ones(2 if odd else 3), out=torch.ones(12)))

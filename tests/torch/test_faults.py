@@ -119,6 +119,7 @@ def test_a_second_thread_is_refused() -> None:
         ("dtype", "rank 2 cannot: torch.int16 cannot be reduced"),
         ("part", "rank 2 cannot: rank 2 gives 2 elements, but its part of 12 over 4 ranks has 3"),
         ("plan", "rank 2: there are 4 processes, but the plan is for 8 devices (node=2,gpu=4)"),
+        ("path", "rank 2: expected a Plan, as read_plan gives one, not str"),
         ("sizes", "rank 2 gives 262144 elements of float32 to all-reduce sum of reduction 1"),
     ],
 )

@@ -76,7 +76,7 @@ class Reducer:
             lambda _, ranks: partial(agree, self._store, ranks, self.rank, patience, wake=self._give_up),
             self._key,
         )  # a wrong `check` is refused before anyone is waited for
-        judge = partial(judge_start, plan.placement.system)
+        judge = partial(judge_start, None if said["fault"] else plan.placement.system)
         agree(self._store, range(world), self.rank, patience, f"{self._key}/start", None, said, judge)
         self._checks = checks
         self._groups |= make_groups(plan_groups(plan), timeout)
