@@ -25,6 +25,7 @@ from benchmarks.soak.cell import (
     MISSED,
     Outcome,
     descendants,
+    end_descendants,
     ended,
     first_fault,
     guarded,
@@ -262,11 +263,11 @@ def mpi_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome:
     details["seconds"] = round(time.monotonic() - struck, 2)
     said = text_of(folder / "job")
     if not in_time and all(progress.of(rank) == DONE for rank in range(scenario.devices) if rank != scenario.victim):
-        _end([pid], statuses)
+        end_descendants(os.getpid())
         return Outcome(MISSED, "all calls were over: MPI itself waits for the rank, to end", details)
     if not in_time:
         left = descendants(os.getpid())
-        _end([pid], statuses)
+        end_descendants(os.getpid())
         return Outcome("hang", f"mpirun and {len(left) - 1} processes still ran: {said[-300:]}", details)
     return replace(_mpi_outcome(scenario, said, statuses[pid]), details=details)
 
