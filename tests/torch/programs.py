@@ -280,7 +280,10 @@ def another_plan(rank: int) -> str:
 
 def absent_rank(rank: int) -> str:
     with gloo(20):
+        here = dist.distributed_c10d._get_default_store()
+        here.set(f"here/{rank}", "!")
         if rank == 3:
+            here.wait([f"here/{other}" for other in range(3)])  # whoever is still connecting would fail in PyTorch
             return ""
         return refused(lambda: Reducer(hierarchical(), timeout=5))
 
