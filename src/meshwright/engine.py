@@ -225,6 +225,10 @@ def check_devices(system: System, world: int, what: str = "processes") -> None:
         )
 
 
+TIMEOUT = 300.0
+"""Seconds that a rank waits for others unless told otherwise."""
+
+
 def check_timeout(timeout: float) -> float:
     """Refuse what is not a time to wait; longer than thirty years is never."""
     if not isinstance(timeout, int | float) or not 0 < timeout < 1e9:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.engine import (
+    TIMEOUT,
     CallCheck,
     Chooser,
     Flow,
@@ -54,9 +55,6 @@ _REDUCED = frozenset("bBhHiIlLqQfdgFDG")
 """NumPy's codes of the integers, floating point and complex numbers that every MPI has."""
 
 _OPERATIONS = {"sum": MPI.SUM, "avg": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-
-TIMEOUT = 300.0
-"""Seconds that a rank waits for others unless told otherwise."""
 
 
 class Reducer:

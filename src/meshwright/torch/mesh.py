@@ -9,15 +9,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshwright.engine import check_devices, judge_start, seat
+from meshwright.engine import TIMEOUT, check_devices, judge_start, seat
 from meshwright.errors import EngineError
 from meshwright.placement import Placement
 from meshwright.plan import Plan
 from meshwright.torch.groups import backends, check_initialized
 from meshwright.torch.store import Patience, agree, default_store
-
-TIMEOUT = 300.0
-"""Seconds that a process waits for the others to make the same mesh."""
 
 _numbers = count()  # of the meshes in this process; every process makes the same ones
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.engine import (
+    TIMEOUT,
     Chooser,
     LaneGroup,
     Notices,
@@ -58,7 +59,7 @@ class Reducer:
     Forgetting `close` does no harm: what it gives back is given back when the interpreter ends.
     """
 
-    def __init__(self, plan: Plan, *, timeout: float = 300.0, check: str = "first") -> None:
+    def __init__(self, plan: Plan, *, timeout: float = TIMEOUT, check: str = "first") -> None:
         """Check that processes and plan fit, and create the groups."""
         check_timeout(timeout)
         check_initialized()
