@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import median
 
 from meshwright import Hierarchy, System, count_placements, parse_system, placements, program_graph
-from meshwright.matrices import (
+from meshwright.language.program import step_text
+from meshwright.language.synthesis import _program_graph
+from meshwright.placement.matrices import (
     _common_divisors,
     _count_rows,
     _count_tables,
@@ -21,8 +23,6 @@ from meshwright.matrices import (
     _kept_pairs,
     _kept_rows,
 )
-from meshwright.program import step_text
-from meshwright.synthesis import _program_graph
 
 CACHES = (_program_graph, _count_tables, _factorize, _kept_pairs, _kept_rows, _count_rows, _common_divisors, step_text)
 RESULTS = Path(__file__).parent / "results" / "core.json"

@@ -25,7 +25,7 @@ from meshwright import (
     parse_program,
     parse_system,
 )
-from meshwright.launch import mpirun_command, torchrun_command
+from meshwright.runtime.launch import mpirun_command, torchrun_command
 
 RANKS = 4
 BYTES = 4 * 2**20
@@ -65,7 +65,7 @@ def torch_rank() -> dict[str, float]:
     import torch
     import torch.distributed as dist
 
-    from meshwright.program import Collective
+    from meshwright.language.program import Collective
     from meshwright.torch import Reducer
     from meshwright.torch.collectives import run_collective
 

@@ -18,16 +18,16 @@ from typing import Any
 
 from meshwright import Reduction, load_library, parse_system, placements, plan
 from meshwright.cli.measuring import Where, measure_cases
+from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, join
 from meshwright.measure.bench import Case, Patience, case_of
 from meshwright.measure.calibrate import fit, message_rate, microbenchmarks, observations, shared_processors
 from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
-from meshwright.plan import Plan
-from meshwright.profiles import Library
-from meshwright.system import System
+from meshwright.planning.plan import Plan
+from meshwright.system.model import System
 from meshwright.testbed import temporary
 from meshwright.testbed.network import BURST
-from meshwright.units import format_bytes, format_seconds
+from meshwright.text.units import format_bytes, format_seconds
 
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "pipelines.md"

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 from meshwright import Reduction, load_library, parse_system, placements, plan, preset, program_graph
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
+from meshwright.cost.model import CostModel
+from meshwright.placement.layout import layout_of
 
 RESULTS = Path(__file__).parent / "results" / "planner.json"
 

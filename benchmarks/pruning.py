@@ -14,7 +14,7 @@ from array import array
 from pathlib import Path
 
 from meshwright import Goal
-from meshwright.symbolic import State, end_state, hopeless, start_state, successors
+from meshwright.language.symbolic import State, end_state, hopeless, start_state, successors
 
 RESULTS = Path(__file__).parent / "results" / "pruning.json"
 

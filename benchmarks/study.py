@@ -19,12 +19,12 @@ from typing import Any
 
 from meshwright import Reduction, load_library, parse_axes, parse_system, placements
 from meshwright.cli.measuring import Where, measure_cases
+from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, Report, join, report
 from meshwright.measure.bench import Case, Patience, cases
 from meshwright.measure.calibrate import Fit, fit, microbenchmarks, observations
 from meshwright.measure.records import Measurement, read_measurements
-from meshwright.profiles import Library
-from meshwright.system import System
+from meshwright.system.model import System
 from meshwright.testbed import temporary
 
 RESULTS = Path(__file__).parent / "results"

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import Goal, Reduction, Transfer, TransferKind, load_system, load_workload, parse_axes, parse_system
-from meshwright.orders import Habit, gain, habits, mesh_code
-from meshwright.plan import Communication, Plan
-from meshwright.planner import Planner
-from meshwright.units import format_seconds
-from meshwright.workload import derive
+from meshwright.planning.orders import Habit, gain, habits, mesh_code
+from meshwright.planning.plan import Plan
+from meshwright.planning.planner import Planner
+from meshwright.text.units import format_seconds
+from meshwright.workload.communication import Communication
+from meshwright.workload.workload import derive
 
 RESULTS = Path(__file__).parent / "results" / "workloads.json"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "comparison.md"

@@ -28,7 +28,7 @@ from meshwright import (
     parse_program,
     parse_system,
 )
-from meshwright.engine import part_of
+from meshwright.runtime.engine import part_of
 from meshwright.torch import Reducer
 from meshwright.torch.executor import Executor
 

@@ -1,7 +1,7 @@
 """A flow-level simulation of pipelined programs: every edge of every group is a flow over the explicit links.
 
 Chunks go through the steps of their program; a step takes one chunk at a time, in order. What is under way shares the
-links by max-min fairness. It shares routing with the naive cost model, and nothing with `meshwright.pipeline`.
+links by max-min fairness. It shares routing with the naive cost model, and nothing with `meshwright.cost.pipeline`.
 """
 
 from collections import defaultdict
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from meshwright import Collective, Fabric, Goal, Program, Step
-from meshwright.program import Pipelined, device_groups
-from meshwright.semantics import apply_step, start_state
+from meshwright.language.program import Pipelined, device_groups
+from meshwright.language.semantics import apply_step, start_state
 from tests.naive import Naive
 
 Resource = tuple[object, ...]

@@ -1,6 +1,6 @@
 """A deliberately naive cost model: every edge of every group is routed over the explicit tree, loads are added up.
 
-It knows systems, placements and device groups, and shares no code with `meshwright.cost` or `meshwright.traffic`.
+It knows systems, placements and device groups, and shares no code with `meshwright.cost`.
 """
 
 from collections import defaultdict
@@ -8,8 +8,8 @@ from itertools import pairwise, product
 from math import prod
 
 from meshwright import Collective, Fabric, Placement, Step, reduction_hierarchy
-from meshwright.program import device_groups
-from meshwright.radix import digits_of
+from meshwright.language.program import device_groups
+from meshwright.placement.radix import digits_of
 
 Edge = tuple[int, int, float]  # from the member, to the member, bytes in units of what a member holds
 

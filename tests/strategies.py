@@ -7,9 +7,9 @@ from math import prod
 from hypothesis import strategies as st
 
 from meshwright import Fabric, Goal, Hierarchy, Level, Link, Reduction, System, Transfer, preset
-from meshwright.plan import Communication
-from meshwright.profiles import library_names
-from meshwright.program import TransferKind
+from meshwright.cost.library import library_names
+from meshwright.language.program import TransferKind
+from meshwright.workload.communication import Communication
 
 A100 = preset("gcp-a100:4")
 AXES = {"data": 4, "shard": 16}

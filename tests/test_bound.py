@@ -17,13 +17,13 @@ from meshwright import (
     placements,
     program_graph,
 )
-from meshwright.bound import bound
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
+from meshwright.cost.bound import bound
+from meshwright.cost.library import load_library
+from meshwright.cost.model import CostModel
 from meshwright.measure.records import SEND, read_measurements
-from meshwright.plan import flat_program
-from meshwright.profiles import load_library
-from meshwright.systemfile import read_system_text
+from meshwright.placement.layout import layout_of
+from meshwright.planning.plan import flat_program
+from meshwright.system.read import read_system_text
 from meshwright.testbed.network import BURST
 from tests.strategies import problems
 

@@ -22,14 +22,14 @@ from meshwright import (
     placements,
     program_graph,
 )
-from meshwright.cost import CostModel
-from meshwright.layout import Layout, layout_of
-from meshwright.profiles import Library, Rule
-from meshwright.program import TransferKind
-from meshwright.radix import digits_of
-from meshwright.semantics import apply_step, start_state
-from meshwright.symbolic import NOTHING, scattered
-from meshwright.traffic import ALGORITHMS
+from meshwright.cost.algorithms import ALGORITHMS
+from meshwright.cost.library import Library, Rule
+from meshwright.cost.model import CostModel
+from meshwright.language.program import TransferKind
+from meshwright.language.semantics import apply_step, start_state
+from meshwright.language.symbolic import NOTHING, scattered
+from meshwright.placement.layout import Layout, layout_of
+from meshwright.placement.radix import digits_of
 from tests.naive import Naive, applicable
 from tests.strategies import links, systems_with_axes
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwright import EngineError, Goal, MeshwrightWarning, load_library
-from meshwright.engine import Notices, check_timeout
+from meshwright.runtime.engine import Notices, check_timeout
 from tests.engines import hierarchical, pipelined_plan
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import ROOTED, Collective, parse_reduction, parse_system, plan, write_plan
-from meshwright.launch import torchrun_command
+from meshwright.runtime.launch import torchrun_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

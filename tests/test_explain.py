@@ -13,7 +13,7 @@ from meshwright import (
     plan,
     preset,
 )
-from meshwright.explain import what_would_help, why
+from meshwright.planning.explain import what_would_help, why
 from tests.strategies import A100
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import meshwright
 from meshwright import SpecError, load_workload, parse_reduction, parse_system, plan, write_plan
-from meshwright.files import append_file, write_file
 from meshwright.measure.records import Records
-from meshwright.workload import write_workload
+from meshwright.text.files import append_file, write_file
+from meshwright.workload.workload import write_workload
 from tests.cli.test_verbs import run
 
 STRANGER = 12_345

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from meshwright import Placement, SpecError, fixed_row, parse_reduction, parse_system, plan, write_plan
-from meshwright.hosts import host_file, in_order, parse_hosts, seatings
-from meshwright.launch import mpirun_command
+from meshwright.export.hosts import host_file, in_order, parse_hosts, seatings
+from meshwright.runtime.launch import mpirun_command
 from tests.cli.test_verbs import run, run_json
 
 CROSSED = Placement(parse_system("node=2,gpu=4"), ("data", "tensor"), ((1, 4), (2, 1)))

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.constraints import Rule
+from meshwright.cost.library import read_library_text
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError, TooLargeError
+from meshwright.language.program import Pipelined, all_steps
+from meshwright.language.symbolic import is_valid
 from meshwright.measure.bench import cases
 from meshwright.measure.calibrate import Observation, fit, microbenchmarks, observations
 from meshwright.measure.logs import read_log
 from meshwright.measure.records import Records, read_measurements
-from meshwright.profiles import read_library_text
-from meshwright.program import Pipelined, all_steps
-from meshwright.spec import shown
-from meshwright.symbolic import is_valid
-from meshwright.systemfile import read_system_text
-from meshwright.trials import payloads
-from meshwright.trials.numpy import NumpyEngine
-from meshwright.workload import read_workload_text
+from meshwright.measure.trials.numpy import NumpyEngine
+from meshwright.measure.trials.trial import payloads
+from meshwright.planning.constraints import Rule
+from meshwright.system.read import read_system_text
+from meshwright.text.spec import shown
+from meshwright.workload.workload import read_workload_text
 from tests.cli.test_verbs import run
 from tests.measure.test_logs import NCCL
 from tests.strategies import A100, AXES

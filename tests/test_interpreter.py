@@ -11,15 +11,14 @@ from meshwright import (
     Hierarchy,
     InvalidProgramError,
     MeshwrightError,
-    interpreter,
     parse_hierarchy,
     parse_program,
     program_graph,
     run_program,
-    semantics,
 )
-from meshwright.program import Program, Step, all_steps
-from meshwright.symbolic import NOTHING, State
+from meshwright.language import interpreter, semantics
+from meshwright.language.program import Program, Step, all_steps
+from meshwright.language.symbolic import NOTHING, State
 from tests.strategies import factorizations, hierarchies, named
 
 Array = interpreter.Array

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import Reduction, SpecError, System, parse_system, placements, preset
-from meshwright.orders import (
+from meshwright.planning.orders import (
     gain,
     habits,
     megatron_order,
@@ -17,7 +17,7 @@ from meshwright.orders import (
     row_major,
     torus,
 )
-from meshwright.planner import Planner
+from meshwright.planning.planner import Planner
 from tests.strategies import systems_with_axes
 
 

@@ -27,14 +27,14 @@ from meshwright import (
     read_plan,
     write_plan,
 )
-from meshwright.bound import bound
-from meshwright.cost import CostModel
-from meshwright.engine import part_of
-from meshwright.layout import layout_of
-from meshwright.pipeline import CHUNKS, Pipeline
-from meshwright.plan import flat_program
-from meshwright.profiles import Rule, load_library
-from meshwright.program import Pipelined, parse_pipelined
+from meshwright.cost.bound import bound
+from meshwright.cost.library import Rule, load_library
+from meshwright.cost.model import CostModel
+from meshwright.cost.pipeline import CHUNKS, Pipeline
+from meshwright.language.program import Pipelined, parse_pipelined
+from meshwright.placement.layout import layout_of
+from meshwright.planning.plan import flat_program
+from meshwright.runtime.engine import part_of
 from tests.engines import pipelined_plan
 from tests.flows import Simulation
 from tests.test_cost import cases, only, pick_program, usable

@@ -17,7 +17,7 @@ from meshwright import (
     parse_system,
     placements,
 )
-from meshwright.placement import parse_axes
+from meshwright.placement.placement import parse_axes
 from tests.strategies import systems_with_axes
 
 

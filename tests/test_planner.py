@@ -18,7 +18,7 @@ from meshwright import (
     plan,
     preset,
 )
-from meshwright.explain import why
+from meshwright.planning.explain import why
 from tests.strategies import A100, AXES, problems
 from tests.test_search import BruteForce
 

@@ -13,9 +13,9 @@ from meshwright import (
     placements,
     plan,
 )
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
-from meshwright.profiles import library_document, load_library, read_library_text
+from meshwright.cost.library import library_document, load_library, read_library_text
+from meshwright.cost.model import CostModel
+from meshwright.placement.layout import layout_of
 from tests.strategies import A100, AXES
 
 RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broadcast: {0}}}"

@@ -16,8 +16,8 @@ from meshwright import (
     parse_program,
     run_program,
 )
-from meshwright.program import all_steps, device_groups, groupings
-from meshwright.radix import digits_of
+from meshwright.language.program import all_steps, device_groups, groupings
+from meshwright.placement.radix import digits_of
 from tests.strategies import hierarchies, named
 
 TWO = Hierarchy(("node", "gpu"), (4, 16))

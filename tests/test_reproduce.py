@@ -1,6 +1,6 @@
 import pytest
 
-from meshwright.reproduce import axis_sizes, cases, search_costs, summary
+from meshwright.planning.reproduce import axis_sizes, cases, search_costs, summary
 
 
 def test_the_papers_axes() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import Collective, Goal, Hierarchy, Program, parse_hierarchy, parse_program, program_graph, run_program
-from meshwright.schedule import INPUT, OUTPUT, Call, Copy, Schedule, schedule
+from meshwright.runtime.schedule import INPUT, OUTPUT, Call, Copy, Schedule, schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

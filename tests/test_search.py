@@ -26,13 +26,13 @@ from meshwright import (
     plan,
     program_graph,
 )
-from meshwright import search as search_module
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
-from meshwright.plan import Communication
-from meshwright.planner import Planner
-from meshwright.profiles import load_library
-from meshwright.search import Term, search
+from meshwright.cost.library import load_library
+from meshwright.cost.model import CostModel
+from meshwright.placement.layout import layout_of
+from meshwright.planning import search as search_module
+from meshwright.planning.planner import Planner
+from meshwright.planning.search import Term, search
+from meshwright.workload.communication import Communication
 from tests.strategies import communications, links, systems_with_axes
 
 MOST = 5_000

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import Goal, InvalidProgramError, check_program, parse_hierarchy, parse_program
-from meshwright.program import Program, all_steps
-from meshwright.semantics import EXACT_LIMIT, exact_programs
+from meshwright.language.program import Program, all_steps
+from meshwright.language.semantics import EXACT_LIMIT, exact_programs
 from tests.strategies import named
 
 TWO = parse_hierarchy("node=2,gpu=3")

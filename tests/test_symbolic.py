@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import Goal
-from meshwright.program import Step, all_steps
-from meshwright.radix import digits_of
-from meshwright.semantics import RuleBrokenError, apply_step, exact_programs
-from meshwright.semantics import start_state as exact_start
-from meshwright.symbolic import (
+from meshwright.language.program import Step, all_steps
+from meshwright.language.semantics import RuleBrokenError, apply_step, exact_programs
+from meshwright.language.semantics import start_state as exact_start
+from meshwright.language.symbolic import (
     HOPELESS_LEVELS,
     NOTHING,
     State,
@@ -20,7 +19,8 @@ from meshwright.symbolic import (
     start_state,
     successors,
 )
-from meshwright.synthesis import program_graph
+from meshwright.language.synthesis import program_graph
+from meshwright.placement.radix import digits_of
 from tests.strategies import factorizations
 
 SMALL = [radices for devices in range(2, 17) for radices in factorizations(devices)]

@@ -14,10 +14,10 @@ from meshwright import (
     TooLargeError,
     check_program,
     program_graph,
-    synthesis,
 )
-from meshwright.program import ROOTED, Step
-from meshwright.symbolic import State, run_symbolically
+from meshwright.language import synthesis
+from meshwright.language.program import ROOTED, Step
+from meshwright.language.symbolic import State, run_symbolically
 from tests.strategies import named
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from meshwright import Fabric, Level, Link, SpecError, System, load_system, parse_system, preset
-from meshwright.system import preset_names
-from meshwright.systemfile import read_system_text
+from meshwright.system.read import preset_names, read_system_text
 
 
 def test_inline() -> None:
@@ -150,7 +149,7 @@ def test_presets_are_complete_and_name_their_source(name: str) -> None:
     system = preset(name)
     assert system.name == name
     assert all(level.link.bandwidth for level in system.levels)
-    assert files("meshwright").joinpath("systems", f"{name}.yaml").read_text().startswith("# ")
+    assert files("meshwright.system").joinpath("presets", f"{name}.yaml").read_text().startswith("# ")
 
 
 def test_preset_with_another_outermost_count() -> None:

@@ -14,10 +14,10 @@ from meshwright import (
     placements,
     plan,
 )
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
-from meshwright.plan import flat_program
-from meshwright.profiles import load_library
+from meshwright.cost.library import load_library
+from meshwright.cost.model import CostModel
+from meshwright.placement.layout import layout_of
+from meshwright.planning.plan import flat_program
 
 
 def test_the_latency_of_a_ring_counts_its_slowest_chunk() -> None:

@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshwright.errors import SpecError
-from meshwright.units import (
+from meshwright.text.units import (
     format_bandwidth,
     format_bytes,
     format_seconds,

@@ -37,7 +37,7 @@ from benchmarks.soak.cell import (
 from benchmarks.soak.verdict import WATCHDOG, aborted, unclear
 from meshwright import Plan
 from meshwright.errors import MeshwrightError
-from meshwright.launch import mpirun_command
+from meshwright.runtime.launch import mpirun_command
 
 PATIENCE = 10.0
 """Seconds beyond the timeout within which survivors have their error."""

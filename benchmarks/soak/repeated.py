@@ -18,7 +18,7 @@ from tests.ranks import fork_here, start_ranks
 from benchmarks.soak.cell import ROOT, Outcome, ended, first_fault, guarded, python_end, start, text_of, wait_for
 from benchmarks.soak.verdict import aborted
 from meshwright import ROOTED, Collective, parse_reduction, parse_system, plan, write_plan
-from meshwright.launch import torchrun_command
+from meshwright.runtime.launch import torchrun_command
 
 DDP, JAX = ROOT / "examples" / "ddp.py", ROOT / "examples" / "jax_step.py"
 

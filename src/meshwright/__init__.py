@@ -4,7 +4,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from meshwright.constraints import Constraint, fixed_row, inside, not_across
+from meshwright.cost.library import Library, load_library
 from meshwright.errors import (
     EngineError,
     InvalidProgramError,
@@ -15,25 +15,20 @@ from meshwright.errors import (
     SpecError,
     TooLargeError,
 )
-from meshwright.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
-from meshwright.interpreter import run_program
-from meshwright.placement import Placement, count_placements, parse_axes, placements
-from meshwright.plan import (
-    Plan,
-    PlannedReduction,
-    PlannedTransfer,
-    Reduction,
-    Transfer,
-    parse_reduction,
-)
-from meshwright.planfile import read_plan, write_plan
-from meshwright.planner import Ranking, plan
-from meshwright.profiles import Library, load_library
-from meshwright.program import ROOTED, Collective, Goal, Grouping, Program, Step, TransferKind, parse_program
-from meshwright.semantics import check_program
-from meshwright.synthesis import ProgramGraph, program_graph
-from meshwright.system import Fabric, Level, Link, System, load_system, parse_system, preset
-from meshwright.workload import Line, Workload, load_workload
+from meshwright.language.interpreter import run_program
+from meshwright.language.program import ROOTED, Collective, Goal, Grouping, Program, Step, TransferKind, parse_program
+from meshwright.language.semantics import check_program
+from meshwright.language.synthesis import ProgramGraph, program_graph
+from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
+from meshwright.placement.placement import Placement, count_placements, parse_axes, placements
+from meshwright.planning.constraints import Constraint, fixed_row, inside, not_across
+from meshwright.planning.plan import Plan, PlannedReduction, PlannedTransfer
+from meshwright.planning.planfile import read_plan, write_plan
+from meshwright.planning.planner import Ranking, plan
+from meshwright.system.model import Fabric, Level, Link, System
+from meshwright.system.read import load_system, parse_system, preset
+from meshwright.workload.communication import Reduction, Transfer, parse_reduction
+from meshwright.workload.workload import Line, Workload, load_workload
 
 __all__ = [
     "ROOTED",

@@ -8,14 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.engine import Chooser, Flow, Notices, Over, Seat, check_devices, cut_payload, describe, layout_fault
 from meshwright.errors import EngineError
-from meshwright.placement import Placement
-from meshwright.plan import Plan, PlannedReduction
-from meshwright.program import ROOTED, Collective, Goal, Step, step_text
-from meshwright.schedule import Copy, schedule
-from meshwright.semantics import check_program
-from meshwright.spec import format_counts
+from meshwright.language.program import ROOTED, Collective, Goal, Step, step_text
+from meshwright.language.semantics import check_program
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.runtime.engine import (
+    Chooser,
+    Flow,
+    Notices,
+    Over,
+    Seat,
+    check_devices,
+    cut_payload,
+    describe,
+    layout_fault,
+)
+from meshwright.runtime.schedule import Copy, schedule
+from meshwright.text.spec import format_counts
 
 try:
     import jax

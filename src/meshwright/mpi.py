@@ -13,7 +13,10 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.engine import (
+from meshwright.errors import EngineError
+from meshwright.language.program import REDUCING, Collective, Goal
+from meshwright.planning.plan import Plan
+from meshwright.runtime.engine import (
     TIMEOUT,
     CallCheck,
     Chooser,
@@ -34,11 +37,8 @@ from meshwright.engine import (
     share,
     sizes,
 )
-from meshwright.errors import EngineError
-from meshwright.plan import Plan
-from meshwright.program import REDUCING, Collective, Goal
-from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
-from meshwright.watchdog import Watchdog
+from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
+from meshwright.runtime.watchdog import Watchdog
 
 try:
     from mpi4py import MPI

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from meshwright import MeshwrightWarning, parse_reduction, parse_system, plan, write_plan
-from meshwright.launch import mpirun_command, safe_environment, torchrun_command
-from meshwright.trials import Engine
-from meshwright.trials.numpy import NumpyEngine
+from meshwright.measure.trials.numpy import NumpyEngine
+from meshwright.measure.trials.trial import Engine
+from meshwright.runtime.launch import mpirun_command, safe_environment, torchrun_command
 from tests.cli.test_verbs import run, run_json
 from tests.traps import Traps
 
@@ -109,7 +109,9 @@ def test_without_its_library_an_engine_says_how_to_install_it(
     plan_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, module: str, library: str
 ) -> None:
     for name in list(sys.modules):
-        if name == module or name.startswith((f"{module}.", f"meshwright.{engine}", f"meshwright.trials.{engine}")):
+        if name == module or name.startswith(
+            (f"{module}.", f"meshwright.{engine}", f"meshwright.measure.trials.{engine}")
+        ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # what `--local` makes of them for JAX is undone

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.signals import Interrupted, fork, interrupting
+from meshwright.runtime.signals import Interrupted, fork, interrupting
 from tests.cli.test_verbs import run
 
 PLAN = ["plan", "--system", "node=2@1GB/s,gpu=2@8GB/s", "--axes", "data=4", "--reduce", "data=1MiB", "--out"]

@@ -17,23 +17,23 @@ from click.testing import CliRunner
 
 import meshwright as mw
 from meshwright.cli import main
-from meshwright.constraints import Rule, parse_constraint
-from meshwright.cost import CostModel
+from meshwright.cost.library import library_document, library_of, read_library_text
+from meshwright.cost.model import CostModel
+from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import InvalidProgramError, MeshwrightError
-from meshwright.hosts import seatings
-from meshwright.layout import layout_of
-from meshwright.llm import parse_flops, parse_params
+from meshwright.export.hosts import seatings
+from meshwright.language.program import parse_pipelined
 from meshwright.measure.accuracy import join, report
 from meshwright.measure.calibrate import fit, message_rate, observations, shared_processors
 from meshwright.measure.logs import read_log
 from meshwright.measure.records import Records, read_measurements
-from meshwright.pipeline import Pipeline
-from meshwright.profiles import library_document, library_of, read_library_text
-from meshwright.program import parse_pipelined
-from meshwright.spec import format_counts
-from meshwright.systemfile import read_system_text, system_document, system_of
-from meshwright.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
-from meshwright.workload import read_workload_text, write_workload
+from meshwright.placement.layout import layout_of
+from meshwright.planning.constraints import Rule, parse_constraint
+from meshwright.system.read import read_system_text, system_document, system_of
+from meshwright.text.spec import format_counts
+from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
+from meshwright.workload.llm import parse_flops, parse_params
+from meshwright.workload.workload import read_workload_text, write_workload
 from tests.fuzz import mutate
 from tests.measure.test_logs import BANDWIDTH, NCCL, OSU
 
@@ -198,8 +198,16 @@ def _use_system(system: mw.System) -> None:
 # YAML
 
 
+_FOLDERS = {
+    "systems": ("meshwright.system", "presets"),
+    "libraries": ("meshwright.cost", "libraries"),
+    "workloads": ("meshwright.workload", "examples"),
+}
+
+
 def _shipped(folder: str) -> list[str]:
-    entries = files("meshwright").joinpath(folder).iterdir()
+    package, inside = _FOLDERS[folder]
+    entries = files(package).joinpath(inside).iterdir()
     return sorted(entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".yaml"))
 
 
@@ -316,8 +324,6 @@ def _use_workload(text: str, folder: Path) -> None:
 
 @cache
 def _plans() -> list[Any]:
-    folder = Path(str(files("meshwright")))
-    assert folder.is_dir()
     found = []
     for system, axes, communications, library, chunks in (
         ("gcp-a100:2", "data=2,shard=16", ["data=2GiB", "reduce-scatter:data+shard=64MiB*80"], "nccl", 1),

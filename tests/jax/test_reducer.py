@@ -28,7 +28,7 @@ from meshwright import (
     reduction_hierarchy,
 )
 from meshwright.jax import Reducer, factor_mesh, mesh
-from meshwright.program import device_groups
+from meshwright.language.program import device_groups
 from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of
 
 UNROOTED = tuple(collective for collective in Collective if collective not in ROOTED)

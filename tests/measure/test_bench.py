@@ -9,7 +9,7 @@ import pytest
 from meshwright import Goal, Reduction, load_library, parse_system, placements
 from meshwright.measure.bench import Patience, case_of, cases, half_width, measure
 from meshwright.measure.records import Records, read_measurements
-from meshwright.trials.numpy import NumpyEngine
+from meshwright.measure.trials.numpy import NumpyEngine
 
 SYSTEM = parse_system("node=2@1GB/s,gpu=2@8GB/s")
 RING = load_library("ring")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from meshwright import Collective, SpecError, load_library, parse_system
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
+from meshwright.cost.library import Library, Rule
+from meshwright.cost.model import CostModel
 from meshwright.measure.calibrate import (
     Observation,
     by_level,
@@ -17,10 +17,10 @@ from meshwright.measure.calibrate import (
     shared_processors,
 )
 from meshwright.measure.records import SEND, Measurement
-from meshwright.plan import FLAT, flat_program
-from meshwright.profiles import Library, Rule
-from meshwright.system import System
-from meshwright.systemfile import system_document
+from meshwright.placement.layout import layout_of
+from meshwright.planning.plan import FLAT, flat_program
+from meshwright.system.model import System
+from meshwright.system.read import system_document
 
 GUESS = parse_system("node=4@10MB/s,gpu=4@100MB/s")
 TRUTH = parse_system("node=4@9MB/s+2ms,gpu=4@80MB/s+500us")

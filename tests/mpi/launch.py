@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from meshwright.launch import mpirun_command
+from meshwright.runtime.launch import mpirun_command
 
 
 def mpirun(ranks: int, *functions: str, limit: float = 300) -> "subprocess.CompletedProcess[str]":

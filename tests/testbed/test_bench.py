@@ -12,10 +12,10 @@ import pytest
 from benchmarks.study import MINIATURE, joined, miniature_cases
 
 from meshwright import load_library, parse_program, parse_system
-from meshwright.cost import CostModel
-from meshwright.layout import layout_of
+from meshwright.cost.model import CostModel
 from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
-from meshwright.placement import Placement
+from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import Placement
 from meshwright.testbed import Testbed, missing_rights
 from tests.cli.test_verbs import run, run_json
 

@@ -15,7 +15,7 @@ import pytest
 from meshwright import EngineError, SpecError, parse_system
 from meshwright import testbed as beds
 from meshwright.measure.records import read_measurements
-from meshwright.systemfile import system_document
+from meshwright.system.read import system_document
 from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
 from tests.cli.test_verbs import run, run_json
 from tests.testbed.conftest import needs_testbed

@@ -28,7 +28,7 @@ from meshwright.cli.systems import systems
 from meshwright.cli.testbed import testbed
 from meshwright.cli.workload import workload
 from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
-from meshwright.signals import Interrupted, interrupting
+from meshwright.runtime.signals import Interrupted, interrupting
 
 
 class _Group(click.Group):

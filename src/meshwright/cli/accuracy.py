@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, report
 from meshwright.measure.records import read_measurements
-from meshwright.planner import DEFAULT_LIBRARY
-from meshwright.profiles import load_library
-from meshwright.system import load_system
-from meshwright.units import format_seconds
+from meshwright.planning.planner import DEFAULT_LIBRARY
+from meshwright.system.read import load_system
+from meshwright.text.units import format_seconds
 
 
 @click.command()

@@ -9,14 +9,15 @@ import click
 
 from meshwright.cli.common import axes_option, max_steps_option, system_option
 from meshwright.cli.measuring import measure_cases, measuring_options, where
+from meshwright.cost.library import load_library
 from meshwright.errors import SpecError
+from meshwright.language.program import ROOTED, Collective
 from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
-from meshwright.placement import Placement, parse_axes, placements
-from meshwright.plan import parse_reduction
-from meshwright.planner import DEFAULT_LIBRARY
-from meshwright.profiles import load_library
-from meshwright.program import ROOTED, Collective
-from meshwright.system import System, load_system
+from meshwright.placement.placement import Placement, parse_axes, placements
+from meshwright.planning.planner import DEFAULT_LIBRARY
+from meshwright.system.model import System
+from meshwright.system.read import load_system
+from meshwright.workload.communication import parse_reduction
 
 
 @click.command()

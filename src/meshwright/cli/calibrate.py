@@ -9,19 +9,19 @@ import yaml
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
 from meshwright.cli.measuring import measure_cases, measuring_options, where
+from meshwright.cost.library import library_document, load_library
 from meshwright.errors import SpecError
-from meshwright.files import write_file
+from meshwright.language.program import Collective
 from meshwright.measure.calibrate import Fit, Observation, fit, message_rate, microbenchmarks, observations
 from meshwright.measure.calibrate import shared_processors as with_shared
 from meshwright.measure.logs import read_log
 from meshwright.measure.records import read_measurements
-from meshwright.planner import DEFAULT_LIBRARY
-from meshwright.profiles import library_document, load_library
-from meshwright.program import Collective
-from meshwright.spec import unknown
-from meshwright.system import System, load_system
-from meshwright.systemfile import system_document
-from meshwright.units import format_bandwidth, format_seconds, parse_bytes
+from meshwright.planning.planner import DEFAULT_LIBRARY
+from meshwright.system.model import System
+from meshwright.system.read import load_system, system_document
+from meshwright.text.files import write_file
+from meshwright.text.spec import unknown
+from meshwright.text.units import format_bandwidth, format_seconds, parse_bytes
 
 
 @click.command()

@@ -17,10 +17,10 @@ from meshwright.cli.common import (
     say,
 )
 from meshwright.errors import InvalidProgramError
-from meshwright.hierarchy import Hierarchy
-from meshwright.program import Goal, Program, parse_program, step_text
-from meshwright.semantics import check_program
-from meshwright.symbolic import NOTHING, State, device_kinds, reduced, run_symbolically, scattered
+from meshwright.language.program import Goal, Program, parse_program, step_text
+from meshwright.language.semantics import check_program
+from meshwright.language.symbolic import NOTHING, State, device_kinds, reduced, run_symbolically, scattered
+from meshwright.placement.hierarchy import Hierarchy
 
 
 @click.command()

@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
-from meshwright.program import Goal
-from meshwright.spec import parse_counts
-from meshwright.synthesis import MAX_STEPS
+from meshwright.language.program import Goal
+from meshwright.language.synthesis import MAX_STEPS
+from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
+from meshwright.text.spec import parse_counts
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout instead of a table.")
 

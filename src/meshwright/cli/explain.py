@@ -6,11 +6,12 @@ from typing import Any
 import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table
-from meshwright.explain import step_costs, what_would_help, why, why_transfer
-from meshwright.plan import Communication, Plan, PlannedReduction
-from meshwright.planfile import read_plan
-from meshwright.program import step_text
-from meshwright.units import format_amount, format_bandwidth, format_bytes, format_seconds
+from meshwright.language.program import step_text
+from meshwright.planning.explain import step_costs, what_would_help, why, why_transfer
+from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.planning.planfile import read_plan
+from meshwright.text.units import format_amount, format_bandwidth, format_bytes, format_seconds
+from meshwright.workload.communication import Communication
 
 
 @click.command()

@@ -6,8 +6,8 @@ import click
 
 from meshwright.cli.common import json_option, print_json, say
 from meshwright.errors import SpecError
-from meshwright.hosts import FORMATS, ORDERS, host_file, host_level, in_order, parse_hosts, seatings
-from meshwright.planfile import read_plan
+from meshwright.export.hosts import FORMATS, ORDERS, host_file, host_level, in_order, parse_hosts, seatings
+from meshwright.planning.planfile import read_plan
 
 
 @click.command()

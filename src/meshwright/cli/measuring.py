@@ -12,17 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meshwright import testbed as beds
 from meshwright.cli.common import say, stdout_kept
-from meshwright.engine import TESTBED
 from meshwright.errors import SpecError
-from meshwright.launch import run_locally
 from meshwright.measure.bench import Case, Patience, measure
 from meshwright.measure.records import Measurement, Records
 from meshwright.measure.supervise import missing, supervise
-from meshwright.signals import end_at_once
-from meshwright.system import System
+from meshwright.measure.trials.engines import ENGINES, make_engine, start_locally
+from meshwright.runtime.engine import TESTBED
+from meshwright.runtime.signals import end_at_once
+from meshwright.system.model import System
 from meshwright.testbed.watch import link_watch
-from meshwright.trials import ENGINES, make_engine
-from meshwright.units import parse_seconds
+from meshwright.text.units import parse_seconds
 
 
 class Where(NamedTuple):
@@ -81,7 +80,7 @@ def measure_cases(system: System, wanted: list[Case], out: Path, at: Where) -> N
     """Measure what the file does not have yet, where the command line says."""
     if at.local and at.engine in ("torch", "mpi"):
         arguments = [argument for argument in sys.argv[1:] if argument != "--local"]
-        code = run_locally(at.engine, system.devices, arguments)
+        code = start_locally(at.engine, system.devices, arguments)
         sys.exit(code)
     if at.testbed is None:
         with stdout_kept():

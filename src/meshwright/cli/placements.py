@@ -6,9 +6,10 @@ import click
 
 from meshwright.cli.common import axes_option, json_option, print_count, print_json, say, system_option
 from meshwright.errors import TooLargeError
-from meshwright.placement import count_placements, parse_axes
-from meshwright.placement import placements as all_placements
-from meshwright.system import System, load_system
+from meshwright.placement.placement import count_placements, parse_axes
+from meshwright.placement.placement import placements as all_placements
+from meshwright.system.model import System
+from meshwright.system.read import load_system
 
 LIST_LIMIT = 100_000
 

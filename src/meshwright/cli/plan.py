@@ -17,32 +17,25 @@ from meshwright.cli.common import (
     system_option,
 )
 from meshwright.cli.workload import print_needs
-from meshwright.constraints import Constraint, Rule, parse_constraint
+from meshwright.cost.library import library_names
+from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
-from meshwright.explain import why
-from meshwright.orders import Habit, gain, habits, mesh_code
-from meshwright.pipeline import CHUNKS
-from meshwright.placement import Placement, parse_axes
-from meshwright.plan import (
-    Communication,
-    Plan,
-    PlannedReduction,
-    communication_of,
-    exposed,
-    kind_of,
-    parse_reduction,
-    ratio,
-)
-from meshwright.planfile import write_plan
-from meshwright.planner import DEFAULT_LIBRARY, Planner, Ranking
-from meshwright.planner import plan as make_plan
-from meshwright.profiles import library_names
-from meshwright.program import ROOTED, Collective, device_groups, step_text
-from meshwright.sizes import Choice, Choices, check_memory, choose_sizes, with_devices
-from meshwright.spec import format_counts, split_items
-from meshwright.system import System, load_system
-from meshwright.units import format_amount, format_bytes, format_seconds
-from meshwright.workload import Workload, load_workload
+from meshwright.language.program import ROOTED, Collective, device_groups, step_text
+from meshwright.placement.placement import Placement, parse_axes
+from meshwright.planning.constraints import Constraint, Rule, parse_constraint
+from meshwright.planning.explain import why
+from meshwright.planning.orders import Habit, gain, habits, mesh_code
+from meshwright.planning.plan import Plan, PlannedReduction, communication_of, ratio
+from meshwright.planning.planfile import write_plan
+from meshwright.planning.planner import DEFAULT_LIBRARY, Planner, Ranking
+from meshwright.planning.planner import plan as make_plan
+from meshwright.planning.sizes import Choice, Choices, check_memory, choose_sizes, with_devices
+from meshwright.system.model import System
+from meshwright.system.read import load_system
+from meshwright.text.spec import format_counts, split_items
+from meshwright.text.units import format_amount, format_bytes, format_seconds
+from meshwright.workload.communication import Communication, exposed, kind_of, parse_reduction
+from meshwright.workload.workload import Workload, load_workload
 
 LISTED = 4096
 """The ranks of larger systems are not listed one by one."""

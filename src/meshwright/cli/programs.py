@@ -14,8 +14,8 @@ from meshwright.cli.common import (
     read_hierarchy,
 )
 from meshwright.errors import TooLargeError
-from meshwright.program import Goal
-from meshwright.synthesis import program_graph
+from meshwright.language.program import Goal
+from meshwright.language.synthesis import program_graph
 
 LIST_LIMIT = 250_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from meshwright.cli.common import json_option, print_json, say
-from meshwright.files import write_file
-from meshwright.reproduce import MACHINES, WIN, Case, Summary, cases, search_costs, summary
+from meshwright.planning.reproduce import MACHINES, WIN, Case, Summary, cases, search_costs, summary
+from meshwright.text.files import write_file
 
 
 @click.command()

@@ -7,14 +7,15 @@ from typing import Any
 import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, stdout_kept
-from meshwright.engine import describe
 from meshwright.errors import SpecError
-from meshwright.launch import check_local, run_locally
-from meshwright.plan import Plan, ratio
-from meshwright.planfile import read_plan
-from meshwright.signals import end_at_once
-from meshwright.trials import DTYPES, ENGINES, Payload, Trial, check_memory, make_engine, payloads, run_trials
-from meshwright.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from meshwright.measure.trials.engines import ENGINES, make_engine, start_locally
+from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
+from meshwright.planning.plan import Plan, ratio
+from meshwright.planning.planfile import read_plan
+from meshwright.runtime.engine import describe
+from meshwright.runtime.launch import check_local
+from meshwright.runtime.signals import end_at_once
+from meshwright.text.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 
 @click.command()
@@ -78,7 +79,7 @@ def run(
             *(["--device", device] if device else []),
         ]
         arguments += ["--json"] if as_json else []
-        sys.exit(run_locally(engine_name, plan.placement.system.devices, arguments))
+        sys.exit(start_locally(engine_name, plan.placement.system.devices, arguments))
     if engine_name in ("jax", "numpy"):
         for payload in wanted:
             check_memory(payload, interpreted=engine_name == "numpy")

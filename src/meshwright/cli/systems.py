@@ -3,8 +3,9 @@
 import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table
-from meshwright.system import Level, preset, preset_names
-from meshwright.units import format_bandwidth, format_seconds
+from meshwright.system.model import Level
+from meshwright.system.read import preset, preset_names
+from meshwright.text.units import format_bandwidth, format_seconds
 
 
 @click.command()

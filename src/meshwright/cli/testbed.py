@@ -9,11 +9,11 @@ import click
 from meshwright import testbed as beds
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
 from meshwright.errors import SpecError
-from meshwright.launch import safe_environment
-from meshwright.system import load_system
+from meshwright.runtime.launch import safe_environment
+from meshwright.system.read import load_system
 from meshwright.testbed.network import BURST
 from meshwright.testbed.rates import measure_rates
-from meshwright.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
+from meshwright.text.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
 
 name_option = click.option(
     "--name", default=beds.DEFAULT_NAME, show_default=True, help="Keeps several testbeds apart: letters and digits."

@@ -9,12 +9,12 @@ import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say
 from meshwright.errors import SpecError
-from meshwright.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
-from meshwright.placement import parse_axes
-from meshwright.plan import kind_of
-from meshwright.spec import format_counts
-from meshwright.units import format_amount, format_seconds
-from meshwright.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
+from meshwright.placement.placement import parse_axes
+from meshwright.text.spec import format_counts
+from meshwright.text.units import format_amount, format_seconds
+from meshwright.workload.communication import kind_of
+from meshwright.workload.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
+from meshwright.workload.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
 
 
 @click.group()

@@ -7,18 +7,18 @@ from statistics import mean, median
 
 import numpy as np
 
-from meshwright.cost import CostModel
+from meshwright.cost.library import Library
+from meshwright.cost.model import CostModel
+from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import SpecError
-from meshwright.layout import layout_of
+from meshwright.language.program import Goal, Pipelined, parse_pipelined
+from meshwright.language.semantics import check_program
 from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
-from meshwright.pipeline import Pipeline
-from meshwright.placement import Placement
-from meshwright.plan import flat_program
-from meshwright.profiles import Library
-from meshwright.program import Goal, Pipelined, parse_pipelined
-from meshwright.semantics import check_program
-from meshwright.system import System
-from meshwright.systemfile import system_of
+from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import flat_program
+from meshwright.system.model import System
+from meshwright.system.read import system_of
 
 
 @dataclass(frozen=True, slots=True)

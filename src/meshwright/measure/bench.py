@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import mean, stdev
 
+from meshwright.cost.library import Library
 from meshwright.errors import TooLargeError
+from meshwright.language.program import Collective, Program, parse_pipelined
+from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
-from meshwright.placement import Placement
-from meshwright.plan import Plan, PlannedReduction, Reduction, planned_reduction
-from meshwright.profiles import Library
-from meshwright.program import Collective, Program, parse_pipelined
-from meshwright.synthesis import MAX_STEPS, program_graph
-from meshwright.systemfile import system_document
-from meshwright.trials import Engine, check_results, payloads
+from meshwright.measure.trials.trial import Engine, check_results, payloads
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import Plan, PlannedReduction, planned_reduction
+from meshwright.system.read import system_document
+from meshwright.workload.communication import Reduction
 
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""

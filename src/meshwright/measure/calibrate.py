@@ -14,17 +14,18 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost import CostModel
+from meshwright.cost.library import Library
+from meshwright.cost.model import CostModel
 from meshwright.errors import SpecError, TooLargeError
-from meshwright.layout import layout_of
+from meshwright.language.program import Collective, Goal
 from meshwright.measure.bench import Case, case_of
 from meshwright.measure.records import SEND, Measurement, check_seconds
-from meshwright.placement import Placement
-from meshwright.plan import FLAT, MAX_BYTES, Reduction, flat_program
-from meshwright.profiles import Library
-from meshwright.program import Collective, Goal
-from meshwright.spec import shown, unknown
-from meshwright.system import LEAST, MOST, System
+from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import FLAT, flat_program
+from meshwright.system.model import LEAST, MOST, System
+from meshwright.text.spec import shown, unknown
+from meshwright.workload.communication import MAX_BYTES, Reduction
 
 MOST_RANKS = 65_536
 """The most devices that measurements are made with."""

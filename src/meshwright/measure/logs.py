@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from meshwright.errors import SpecError
+from meshwright.language.program import Collective
 from meshwright.measure.calibrate import Observation
-from meshwright.program import Collective
-from meshwright.spec import shown
+from meshwright.text.spec import shown
 
 _NCCL = {
     "all_reduce": Collective.ALL_REDUCE,

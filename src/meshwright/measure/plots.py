@@ -5,8 +5,8 @@ from io import BytesIO
 from pathlib import Path
 
 from meshwright.errors import SpecError
-from meshwright.files import write_file
 from meshwright.measure.accuracy import Pair
+from meshwright.text.files import write_file
 
 
 def scatter(pairs: Sequence[Pair], path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from meshwright.errors import MeshwrightError, SpecError
-from meshwright.files import append_file
-from meshwright.placement import Placement
-from meshwright.plan import Reduction
-from meshwright.program import as_goal
-from meshwright.spec import as_tuple, check_type, is_number, no_constant, shown, unknown
-from meshwright.systemfile import system_of
+from meshwright.language.program import as_goal
+from meshwright.placement.placement import Placement
+from meshwright.system.read import system_of
+from meshwright.text.files import append_file
+from meshwright.text.spec import as_tuple, check_type, is_number, no_constant, shown, unknown
+from meshwright.workload.communication import Reduction
 
 FORMAT, VERSION = "meshwright-measurements", 1
 HEADER = {"format": FORMAT, "version": VERSION}

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.errors import EngineError
-from meshwright.launch import require
 from meshwright.measure.records import Measurement, Records, entries
-from meshwright.signals import die_with_parent, fork
+from meshwright.measure.trials.engines import require
+from meshwright.runtime.signals import die_with_parent, fork
 from meshwright.testbed import Testbed, ending
 
 POLL = 0.05
@@ -57,7 +57,7 @@ def supervise(bed: Testbed, path: Path, wanted: list[Measurement], work: Callabl
     """Run ranks until everything is measured or marked as failed; work(rank) measures what is missing in the file."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # addresses have no names here, which is no news
     require("torch")
-    importlib.import_module("meshwright.trials.torch")
+    importlib.import_module("meshwright.measure.trials.torch")
     port = 20_000 + os.getpid() % 10_000
     while missing(path, wanted):
         port += 1

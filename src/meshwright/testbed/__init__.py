@@ -23,14 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.engine import TESTBED
 from meshwright.errors import EngineError, SpecError
-from meshwright.files import write_file
-from meshwright.launch import find_program, safe_environment
-from meshwright.signals import die_with_parent
-from meshwright.system import System
-from meshwright.systemfile import read_system_text, system_document
+from meshwright.runtime.engine import TESTBED
+from meshwright.runtime.launch import find_program, safe_environment
+from meshwright.runtime.signals import die_with_parent
+from meshwright.system.model import System
+from meshwright.system.read import read_system_text, system_document
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
+from meshwright.text.files import write_file
 
 STATE = Path("/run/meshwright")
 NAMESPACES = Path("/run/netns")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from meshwright.system import load_system
+from meshwright.system.read import load_system
 from meshwright.testbed import Testbed, missing_rights, up
 
 

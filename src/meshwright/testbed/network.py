@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from math import prod
 
 from meshwright.errors import SpecError
-from meshwright.system import Fabric, System
+from meshwright.system.model import Fabric, System
 
 FIRST_ADDRESS = IPv4Address("198.18.0.1")  # of a range set aside for benchmarks (RFC 2544): it belongs to nobody
 PREFIX = 15

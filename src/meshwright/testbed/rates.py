@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 
 from meshwright.errors import EngineError
-from meshwright.signals import fork
+from meshwright.runtime.signals import fork
 from meshwright.testbed import Testbed
 
 PORT = 15_201

@@ -9,10 +9,10 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import Flow, LaneGroup, Part, Stage, first_line, sizes
 from meshwright.errors import EngineError
-from meshwright.program import REDUCING, Goal
-from meshwright.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
+from meshwright.language.program import REDUCING, Goal
+from meshwright.runtime.engine import Flow, LaneGroup, Part, Stage, first_line, sizes
+from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
 from meshwright.torch.collectives import run_collective
 
 Groups = Mapping[LaneGroup, dist.ProcessGroup]

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from meshwright.engine import LaneGroup, first_line, rank_list
 from meshwright.errors import EngineError
+from meshwright.runtime.engine import LaneGroup, first_line, rank_list
 from meshwright.torch.store import ANSWER, Line, default_store, in_time
 
 

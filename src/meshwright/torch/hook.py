@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
-from meshwright.engine import Over, rank_list
 from meshwright.errors import EngineError, MeshwrightWarning
-from meshwright.program import Goal
+from meshwright.language.program import Goal
+from meshwright.runtime.engine import Over, rank_list
 from meshwright.torch.reducer import Reducer
 
 _checked: Any = WeakIdKeyDictionary()

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshwright.engine import TIMEOUT, check_devices, judge_start, seat
 from meshwright.errors import EngineError
-from meshwright.placement import Placement
-from meshwright.plan import Plan
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import Plan
+from meshwright.runtime.engine import TIMEOUT, check_devices, judge_start, seat
 from meshwright.torch.groups import backends, check_initialized
 from meshwright.torch.store import Patience, agree, default_store
 

@@ -10,7 +10,10 @@ from typing import Any, Literal, Self, overload
 import torch
 import torch.distributed as dist
 
-from meshwright.engine import (
+from meshwright.errors import EngineError
+from meshwright.language.program import REDUCING, Goal
+from meshwright.planning.plan import Plan
+from meshwright.runtime.engine import (
     TIMEOUT,
     Chooser,
     LaneGroup,
@@ -25,10 +28,7 @@ from meshwright.engine import (
     seat,
     share,
 )
-from meshwright.errors import EngineError
-from meshwright.plan import Plan
-from meshwright.program import REDUCING, Goal
-from meshwright.schedule import IN_PLACE
+from meshwright.runtime.schedule import IN_PLACE
 from meshwright.torch.collectives import OPERATIONS, REDUCED
 from meshwright.torch.executor import Executor
 from meshwright.torch.groups import backends, check_initialized, give_back, make_groups

@@ -29,8 +29,8 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError
 
-from meshwright.engine import first_line, rank_list
 from meshwright.errors import EngineError
+from meshwright.runtime.engine import first_line, rank_list
 
 T = TypeVar("T")
 

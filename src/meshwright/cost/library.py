@@ -1,0 +1,246 @@
+"""Library profiles: which algorithm a library uses for which collective at which size. They are data files.
+
+    name: gloo
+    rotates: false
+    handshake: true
+    collectives:
+      AllReduce: [{algorithms: [ring]}]
+      Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
+    in_chunks: {}   # rules of collectives that are done otherwise where chunks flow through the steps of a program
+
+Of the rules of a collective, the first counts whose `up_to` is not below the bytes that a device holds; of its
+algorithms, the library takes the fastest that can be used in the group at hand, and of `otherwise` if none can.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from meshwright.cost.algorithms import ALGORITHMS
+from meshwright.errors import SpecError
+from meshwright.language.program import Collective
+from meshwright.text.builtin import builtin_names, builtin_text
+from meshwright.text.spec import as_tuple, check_path, check_title, check_type, is_number, shown, unknown
+from meshwright.text.units import parse_bytes
+from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
+
+_EXAMPLE = "collectives: {AllReduce: [{algorithms: [ring]}], …}, a rule for each collective"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a library does with a collective up to some size.
+
+    algorithms: the fastest of these is taken; otherwise: the fastest of these where none of the first can be used.
+    up_to: the most bytes held by a device for which the rule counts; None: any.
+    efficiency: the share of the links' bandwidth that the library reaches.
+    """
+
+    algorithms: tuple[str, ...]
+    otherwise: tuple[str, ...] = ()
+    up_to: int | None = None
+    efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no library can do."""
+        for name in as_tuple((*self.algorithms, *self.otherwise), str, "algorithms"):
+            if name not in ALGORITHMS:
+                raise SpecError(unknown("algorithm", name, ALGORITHMS))
+        if not self.algorithms:
+            raise SpecError("a rule of a library needs at least one algorithm, like 'ring'")
+        if self.up_to is not None and (type(self.up_to) is not int or self.up_to < 0):
+            raise SpecError(f"a rule counts up to a number of bytes, not {shown(self.up_to)}")
+        if not is_number(self.efficiency) or not LEAST_EFFICIENCY <= self.efficiency <= 1:
+            raise SpecError(
+                f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(self.efficiency)}"
+            )
+
+
+LEAST_EFFICIENCY = 0.001
+
+Rules = tuple[tuple[Collective, tuple[Rule, ...]], ...]
+"""The rules of collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A collective library as the cost model sees it: rules per collective, the one without a limit last.
+
+    rotates: rings and trees are laid so that all devices of an instance take turns in leaving it.
+    handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
+    no message of a ring is ahead of the others.
+    in_chunks: the rules of collectives that are done otherwise where chunks flow through the steps of a program.
+    """
+
+    name: str
+    rotates: bool
+    rules: Rules
+    in_chunks: Rules = ()
+    handshake: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a library that leaves it open what is done."""
+        check_title(self.name, "the name of a library")
+        for name in ("rotates", "handshake"):
+            check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
+        for rules in (self.rules, self.in_chunks):
+            for entry in as_tuple(rules, tuple, "rules, each of a collective: (Collective.REDUCE, (Rule(…), …))"):
+                if len(entry) != 2 or not isinstance(entry[0], Collective):
+                    raise SpecError(f"expected a collective and its rules, not {shown(entry)}")
+                _check_rules(as_tuple(entry[1], Rule, f"the rules of {entry[0]}"))
+        missing = [str(collective) for collective in Collective if collective not in dict(self.rules)]
+        if missing:
+            raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
+
+    def rule(self, collective: Collective, held: float) -> Rule:
+        """The rule for a collective when a device holds that many bytes."""
+        rules = dict(self.rules)[collective]
+        return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
+
+    @property
+    def trips(self) -> int:
+        """How often a message takes the latency."""
+        return 2 if self.handshake else 1
+
+    @property
+    def chunked(self) -> "Library":
+        """The library as it is where chunks flow through the steps of a program."""
+        return replace(self, rules=tuple((dict(self.rules) | dict(self.in_chunks)).items()), in_chunks=())
+
+
+def library_names() -> tuple[str, ...]:
+    """The names of the built-in libraries, sorted."""
+    return builtin_names("meshwright.cost", "libraries")
+
+
+def as_library(library: "Library | str | PathLike[str]") -> Library:
+    """A library, also from what `load_library` reads."""
+    return library if isinstance(library, Library) else load_library(library)
+
+
+def load_library(spec: str | PathLike[str]) -> Library:
+    """A built-in library by its name, or one from the path of a YAML file.
+
+    >>> load_library("gloo").rule(Collective.BROADCAST, 2**20).algorithms
+    ('binomial',)
+    """
+    spec = str(check_path(spec, "library")) if isinstance(spec, PathLike) else spec
+    check_type(spec, str, "a Library, the name of one, or the path of a .yaml file")
+    if spec.lower().endswith((".yaml", ".yml")):
+        return read_library_text(read_text(Path(spec), "library"), spec)
+    if spec not in library_names():
+        raise SpecError(f"{unknown('library', spec, library_names())}; or give the path of a .yaml file")
+    return _built_in(spec)
+
+
+@cache
+def _built_in(name: str) -> Library:
+    return read_library_text(builtin_text("meshwright.cost", "libraries", name), f"{name}.yaml")
+
+
+def read_library_text(text: str, source: str) -> Library:
+    """A library from YAML text; `source` is what error messages call it."""
+    return _library(compose(text, source, _EXAMPLE), source)
+
+
+def library_of(document: Any, source: str) -> Library:
+    """A library from what `library_document` gives; `source` is what error messages call it."""
+    return _library(node_of(document, source), source)
+
+
+def _library(root: yaml.Node, source: str) -> Library:
+    readers: dict[str, Reader] = {
+        "name": word,
+        "rotates": boolean,
+        "handshake": boolean,
+        "collectives": _collectives,
+        "in_chunks": _some_collectives,
+    }
+    values = mapping(root, source, "a library", readers, ["collectives"])
+    name = values.get("name", Path(source).stem)
+    rotates, handshake = values.get("rotates", False), values.get("handshake", False)
+    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake)
+
+
+def library_document(library: Library) -> dict[str, Any]:
+    """What a library file holds, as plain data; `library_of` reads it back exactly, also from JSON."""
+    document = {"name": library.name, "rotates": library.rotates, "collectives": _documents(library.rules)}
+    document |= {"handshake": True} if library.handshake else {}
+    return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
+
+
+def _documents(rules: Rules) -> dict[str, Any]:
+    return {
+        str(collective): [
+            {"algorithms": list(rule.algorithms)}
+            | ({"otherwise": list(rule.otherwise)} if rule.otherwise else {})
+            | ({"up_to": f"{rule.up_to}B"} if rule.up_to is not None else {})
+            | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
+            for rule in each
+        ]
+        for collective, each in rules
+    }
+
+
+def _collectives(node: yaml.Node, source: str) -> Rules:
+    readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
+    rules = mapping(node, source, "'collectives'", readers, readers)
+    return tuple((collective, rules[collective]) for collective in Collective)
+
+
+def _some_collectives(node: yaml.Node, source: str) -> Rules:
+    readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
+    rules = mapping(node, source, "'in_chunks'", readers, [])
+    return tuple((collective, rules[collective]) for collective in Collective if collective in rules)
+
+
+def _rules(node: yaml.Node, source: str) -> tuple[Rule, ...]:
+    nodes = items(node, source, "the rules of a collective")
+    rules = tuple(Rule(**mapping(child, source, "a rule", _RULE, ["algorithms"])) for child in nodes)
+    try:
+        _check_rules(rules)
+    except SpecError as error:
+        raise problem(node, source, str(error)) from None
+    return rules
+
+
+def _check_rules(rules: Sequence[Rule]) -> None:
+    limits = [rule.up_to for rule in rules]
+    some = [limit for limit in limits[:-1] if limit is not None]
+    if not limits or limits[-1] is not None or len(some) < len(limits) - 1 or some != sorted(set(some)):
+        raise SpecError("the last rule must have no 'up_to', and those before it growing ones")
+
+
+def _algorithms(node: yaml.Node, source: str) -> tuple[str, ...]:
+    names = []
+    for child in items(node, source, "algorithms"):
+        name = word(child, source)
+        if name not in ALGORITHMS:
+            raise problem(child, source, unknown("algorithm", name, ALGORITHMS))
+        if name in names:
+            raise problem(child, source, f"the algorithm {name!r} is named twice")
+        names.append(name)
+    return tuple(names)
+
+
+def _parse_efficiency(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not LEAST_EFFICIENCY <= value <= 1:
+        raise SpecError(f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(text)}")
+    return value
+
+
+_RULE: dict[str, Reader] = {
+    "algorithms": _algorithms,
+    "otherwise": _algorithms,
+    "up_to": parsed(parse_bytes),
+    "efficiency": parsed(_parse_efficiency),
+}

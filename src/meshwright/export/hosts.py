@@ -1,0 +1,154 @@
+"""Rank files and host orders: a placement for launchers, so that programs which number ranks by axes need no change.
+
+Such a program takes rank r for the r-th place in row-major order over the axes. Started in the order given here, that
+rank runs on the device that the placement has for it. Meshwright's own engines number ranks like devices instead, in
+the system's order.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from meshwright.errors import SpecError, TooLargeError
+from meshwright.placement.placement import Placement
+from meshwright.system.model import System
+from meshwright.text.spec import unknown
+
+ORDERS = ("axes", "devices")
+FORMATS = ("rankfile", "machinefile", "slurm")
+
+MOST_HOSTS = 65_536
+"""The most that a host list may name, as in Slurm."""
+
+MOST_RANKS = 2**20
+"""The most that are listed."""
+
+UNBOUND = "S*"
+"""In Open MPI's rank files: the cores of all sockets. Every line needs a slot; a plain `*` is core 0 to Open MPI."""
+
+_NAME = re.compile(r"[\w+][\w.@+-]*", re.ASCII)
+_TOKEN = re.compile(r"\[[^\[\]]*\]|[^\[\],]+|.", re.DOTALL)
+_NUMBERS = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Where a rank runs: on which device of the system, that is, on which host and at which position there."""
+
+    rank: int
+    device: int
+    host: str
+    position: int
+
+
+def parse_hosts(text: str) -> list[str]:
+    """The names in a host list, as SLURM_JOB_NODELIST holds it.
+
+    >>> parse_hosts("login,n[08-10,12],r[1-2]n[1-2]-ib")
+    ['login', 'n08', 'n09', 'n10', 'n12', 'r1n1-ib', 'r1n2-ib', 'r2n1-ib', 'r2n2-ib']
+    """
+    found: list[str] = []
+    for item in _items(text):
+        parts = [_numbers(part) if part.startswith("[") else [part] for part in item]
+        if len(found) + prod(map(len, parts)) > MOST_HOSTS:
+            raise SpecError(f"the host list names more than {MOST_HOSTS:,} hosts: {_shortened(text)}")
+        found += map("".join, product(*parts))
+    return found
+
+
+def _items(text: str) -> Iterator[list[str]]:
+    """What a host list has between commas, each cut into names and brackets."""
+    item: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token == ",":
+            yield item or [""]
+            item = []
+        elif token in ("[", "]"):
+            raise SpecError(f"a bracket is open or closed alone in the host list {_shortened(text)}")
+        else:
+            item.append(token if token.startswith("[") else token.strip())
+    yield item or [""]
+
+
+def _numbers(bracket: str) -> list[str]:
+    """The numbers in a bracket, with as many digits as the first of their range."""
+    found: list[str] = []
+    for part in bracket[1:-1].split(","):
+        match = _NUMBERS.fullmatch(part.strip())
+        if match is None:
+            raise SpecError(f"expected numbers and ranges in brackets, like [1-4,7] or [001-010], not {bracket[:80]}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise SpecError(f"the range {part.strip()} in {bracket[:80]} counts down")
+        if len(found) + last - first >= MOST_HOSTS:
+            raise SpecError(f"the host list names more than {MOST_HOSTS:,} hosts: {bracket[:80]}")
+        found += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
+    return found
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:79] + "…")
+
+
+def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") -> list[Seating]:
+    """Where each rank runs on some hosts, which are given in the system's order.
+
+    >>> from meshwright import parse_system
+    >>> placement = Placement(parse_system("node=2,gpu=2"), ("data", "tensor"), ((1, 2), (2, 1)))
+    >>> [(seat.rank, seat.host, seat.position) for seat in seatings(placement, ["a", "b"])]
+    [(0, 'a', 0), (1, 'b', 0), (2, 'a', 1), (3, 'b', 1)]
+    """
+    if order not in ORDERS:
+        raise SpecError(unknown("order", order, ORDERS))
+    for host, times in Counter(hosts).items():
+        if not _NAME.fullmatch(host):
+            raise SpecError(f"{_shortened(host)} is not the name of a host")
+        if times > 1:
+            raise SpecError(f"host {host!r} is given {times} times")
+    host_level(placement.system, len(hosts))
+    if placement.system.devices > MOST_RANKS:
+        raise TooLargeError(
+            f"{placement.system.devices:,} devices are too many for a line each; at most {MOST_RANKS:,} can be listed"
+        )
+    each = placement.system.devices // len(hosts)
+    devices = placement.mesh().reshape(-1).tolist() if order == "axes" else range(placement.system.devices)
+    return [Seating(rank, device, hosts[device // each], device % each) for rank, device in enumerate(devices)]
+
+
+def host_level(system: System, hosts: int) -> str:
+    """What each of some hosts is to a system: all of it, or an instance of a level; refuses other numbers of hosts."""
+    fitting = {1: "the whole system"}
+    for k, level in enumerate(system.levels):
+        fitting.setdefault(prod(system.counts[: k + 1]), f"one {level.name}")
+    if hosts not in fitting:
+        *most, last = (f"{count} ({what}{' each' * (count > 1)})" for count, what in fitting.items())
+        levels = ",".join(f"{level.name}={level.count}" for level in system.levels)
+        sizes = f"{', '.join(most)} or {last}" if most else last
+        raise SpecError(f"{hosts} hosts were given, but the system {levels} can be {sizes} hosts")
+    return fitting[hosts]
+
+
+def in_order(seats: Sequence[Seating]) -> bool:
+    """Whether on each host the first rank has the first position, the second the next, and so on."""
+    positions: dict[str, list[int]] = {}
+    for seat in seats:
+        positions.setdefault(seat.host, []).append(seat.position)
+    return all(found == sorted(found) for found in positions.values())
+
+
+def host_file(seats: Sequence[Seating], form: str, bind: bool = False) -> str:
+    """Seatings as a file: Open MPI's rankfile, a machinefile for MPICH, or a SLURM_HOSTFILE.
+
+    bind: in a rankfile, bind each rank to the core that has the number of its position.
+    """
+    if form not in FORMATS:
+        raise SpecError(unknown("format", form, FORMATS))
+    if bind and form != "rankfile":
+        raise SpecError(f"a {form} file cannot bind ranks to cores, only a rankfile can")
+    if form == "rankfile":
+        slots = ((seat, seat.position if bind else UNBOUND) for seat in seats)
+        return "".join(f"rank {seat.rank}={seat.host} slot={slot}\n" for seat, slot in slots)
+    return "".join(f"{seat.host}{':1' if form == 'machinefile' else ''}\n" for seat in seats)

@@ -1,0 +1,1 @@
+"""Reduction programs: their text, their meaning three times over, and their synthesis."""

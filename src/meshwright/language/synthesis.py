@@ -1,0 +1,250 @@
+"""Synthesis: programs are paths in the graph of symbolic states, from a goal's start to its end.
+
+The graph depends on the number of levels, never on the radices. Counting, listing and ranking all walk the same graph.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from heapq import heappop, heappush
+from itertools import accumulate
+from math import inf
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import MeshwrightError, TooLargeError
+from meshwright.language.program import Collective, Goal, Program, Step, as_collectives, as_goal
+from meshwright.language.symbolic import HOPELESS_LEVELS, State, end_state, hopeless, start_state, successors
+from meshwright.text.spec import shown
+
+MAX_STEPS = 5
+"""The default limit on the length of programs, as in the paper."""
+
+LONGEST = 64
+"""Longer programs are not searched: far fewer steps reach any goal."""
+
+MAX_LEVELS = 8
+"""Hierarchies with more levels are not searched."""
+
+MAX_ENTRIES = 2_000_000
+"""A graph whose states have more entries than this, all together, is not built: it would take minutes."""
+
+Cost = Callable[[State, Step], float]
+"""The cost of a step taken in a state; never negative."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class ProgramGraph:
+    """The symbolic states on the valid programs of at most `max_steps` steps, and the steps between them."""
+
+    levels: int
+    goal: Goal
+    max_steps: int
+    start: State
+    end: State
+    edges: Mapping[State, tuple[tuple[Step, State], ...]]
+
+    @cached_property
+    def lengths(self) -> dict[State, int]:
+        """For each state the possible numbers of steps to the end, as bits."""
+        lengths = {self.end: 1}
+        for _ in range(self.max_steps):
+            for state, edges in self.edges.items():
+                bits = 0
+                for _, after in edges:
+                    bits |= lengths.get(after, 0) << 1
+                if bits:
+                    lengths[state] = bits & (2 << self.max_steps) - 1
+        return lengths
+
+    def count(self) -> int:
+        """How many programs there are, without listing them."""
+        counts = {self.end: 1}
+        for _ in range(self.max_steps):
+            counts = {state: sum(counts.get(after, 0) for _, after in edges) for state, edges in self.edges.items()} | {
+                self.end: 1
+            }
+        return counts.get(self.start, 0)
+
+    def programs(self) -> Iterator[Program]:
+        """All programs, lazily, the shortest first."""
+        for length in range(self.max_steps + 1):
+            if self.lengths.get(self.start, 0) >> length & 1:
+                for steps in self._paths(self.start, length):
+                    yield Program(steps)
+
+    def _paths(self, state: State, length: int) -> Iterator[tuple[Step, ...]]:
+        if length == 0:
+            yield ()
+            return
+        for step, after in self.edges[state]:
+            if self.lengths.get(after, 0) >> length - 1 & 1:
+                for rest in self._paths(after, length - 1):
+                    yield (step, *rest)
+
+    @cached_property
+    def _numbered(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        """The start's number; for every edge, the number of the state it leads to; where each state's edges begin.
+
+        The end comes after all other states, and after it what has no way to the end.
+        """
+        numbers = {state: number for number, state in enumerate([*self.edges, self.end])}
+        targets = [numbers.get(after, len(numbers)) for out in self.edges.values() for _, after in out]
+        begins = list(accumulate((len(out) for out in self.edges.values()), initial=0))[:-1]
+        return numbers[self.start], np.array(targets, dtype=np.int64), np.array(begins, dtype=np.int64)
+
+    @cached_property
+    def _kinds(self) -> dict[object, tuple[list[Any], NDArray[np.int64]]]:
+        """For a way to tell kinds of edges apart: the kinds, and the number of each edge's."""
+        return {}
+
+    def least(self, kind: Callable[[int, State, Step], K], cost: Callable[[K], float]) -> float:
+        """The cost of the cheapest program alone; infinite if there is none.
+
+        What the cost of a step taken in a state depends on is its kind, which is looked up once for the graph.
+        """
+        if self.start == self.end:
+            return 0.0
+        if self.start not in self.edges:
+            return inf
+        if kind not in self._kinds:
+            found: dict[K, int] = {}
+            edges = [(state, step) for state, out in self.edges.items() for step, _ in out]
+            index = [found.setdefault(kind(self.levels, state, step), len(found)) for state, step in edges]
+            self._kinds[kind] = list(found), np.array(index, dtype=np.int64)
+        kinds, index_of = self._kinds[kind]
+        prices = np.array([cost(each) for each in kinds])[index_of]
+        start, targets, begins = self._numbered
+        left = np.append(np.full(len(begins), inf), [0.0, inf])
+        for _ in range(self.max_steps):
+            left[:-2] = np.minimum.reduceat(prices + left[targets], begins)
+        return float(left[start])
+
+    def ranked(self, cost: Cost) -> Iterator[tuple[float, Program]]:
+        """All programs with their costs, lazily, the cheapest first; of equal cost, the one with fewer steps.
+
+        The cost of what remains is known exactly from every state (computed backwards from the end), so each program
+        costs as much work as it has steps: the first is the best, the first k are the k best.
+        """
+        edges = {state: [(cost(state, step), step, t) for step, t in out] for state, out in self.edges.items()}
+        if not all(price >= 0 for out in edges.values() for price, _, _ in out):
+            raise MeshwrightError("the cost function gave a cost that is negative or not a number")
+        # What remains from a state: rounded cost and steps, to compare by, and the cost itself.
+        nothing_left = {self.end: (0.0, 0, 0.0)}
+        remaining = [nothing_left]
+        for _ in range(self.max_steps):
+            best = dict(nothing_left)
+            later = remaining[-1]
+            for state, out in edges.items():
+                options = [
+                    (_rounded(price + later[after][2]), 1 + later[after][1], price + later[after][2])
+                    for price, _, after in out
+                    if after in later
+                ]
+                if options:
+                    best[state] = min(options)
+            remaining.append(best)
+
+        if self.start not in remaining[self.max_steps]:
+            return
+        pushed = 0
+        heap: list[tuple[float, int, int, float, tuple[Step, ...], State]] = [(0.0, 0, pushed, 0.0, (), self.start)]
+        while heap:
+            _, _, _, spent, steps, state = heappop(heap)
+            if state == self.end:
+                yield spent, Program(steps)
+                continue
+            left = remaining[self.max_steps - len(steps) - 1]
+            for price, step, after in edges[state]:
+                if after in left:
+                    pushed += 1
+                    _, more, rest = left[after]
+                    total = _rounded(spent + price + rest)
+                    heappush(heap, (total, len(steps) + 1 + more, pushed, spent + price, (*steps, step), after))
+
+
+def _rounded(cost: float) -> float:
+    """To twelve digits, so that equal sums that were added in another order compare as equal."""
+    return float(f"{cost:.12g}")
+
+
+def program_graph(
+    levels: int,
+    goal: Goal | str = Goal.ALL_REDUCE,
+    max_steps: int = MAX_STEPS,
+    collectives: Collection[Collective | str] = tuple(Collective),
+) -> ProgramGraph:
+    """The graph of all valid programs of at most `max_steps` steps over the given collectives.
+
+    >>> program_graph(levels=2).count()
+    93
+    >>> cost, program = next(program_graph(levels=2).ranked(lambda state, step: 1.0))
+    >>> cost, len(program.steps)
+    (1.0, 1)
+    """
+    if type(max_steps) is not int or not 0 <= max_steps <= LONGEST:
+        raise MeshwrightError(f"the number of steps must be zero or more, up to {LONGEST}, not {shown(max_steps)}")
+    if type(levels) is not int or levels < 0:
+        raise MeshwrightError(f"the number of levels must be zero or more, not {shown(levels)}")
+    if levels > MAX_LEVELS:
+        raise TooLargeError(
+            f"a hierarchy of {levels} levels is too large to search: neither its programs nor their number nor the k "
+            f"best can be found; at most {MAX_LEVELS} levels can be"
+        )
+    return _program_graph(levels, as_goal(goal), max_steps, as_collectives(collectives))
+
+
+@lru_cache(maxsize=64)
+def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozenset[Collective]) -> ProgramGraph:
+    start, end = start_state(goal, levels), end_state(goal, levels)
+    edges: dict[State, tuple[tuple[Step, State], ...]] = {}
+    depth = {start: 0}
+    frontier = [start]
+    for steps in range(1, max_steps + 1):
+        reached = []
+        for state in frontier:
+            if state == end:
+                continue
+            out = []
+            for step, after in successors(state, levels, collectives):
+                if after in depth or (steps < max_steps and not _prune(after, levels)):
+                    out.append((step, after))
+                    if after not in depth:
+                        depth[after] = steps
+                        reached.append(after)
+                elif after == end:
+                    out.append((step, after))
+                    depth[end] = steps
+            edges[state] = tuple(out)
+            if len(depth) << levels > MAX_ENTRIES:
+                raise TooLargeError(
+                    f"programs of at most {max_steps} steps on {levels} levels pass through too many states to search, "
+                    f"even to count them or to find the k best; at most {steps} steps (--max-steps {steps}) can be"
+                )
+        frontier = reached
+    graph = ProgramGraph(levels, goal, max_steps, start, end, edges)
+    return _trimmed(graph, depth)
+
+
+def _prune(state: State, levels: int) -> bool:
+    return levels <= HOPELESS_LEVELS and hopeless(state, levels)
+
+
+def _trimmed(graph: ProgramGraph, depth: dict[State, int]) -> ProgramGraph:
+    """Without the states and steps from which the end cannot be reached in time."""
+    shortest = {state: (bits & -bits).bit_length() - 1 for state, bits in graph.lengths.items()}
+    edges = {
+        state: tuple(
+            (step, after)
+            for step, after in out
+            if after in shortest and depth[state] + 1 + shortest[after] <= graph.max_steps
+        )
+        for state, out in graph.edges.items()
+    }
+    kept = MappingProxyType({state: out for state, out in edges.items() if out})
+    return ProgramGraph(graph.levels, graph.goal, graph.max_steps, graph.start, graph.end, kept)

@@ -1,0 +1,58 @@
+"""The engines that trials run on, by name."""
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from meshwright.errors import EngineError
+from meshwright.measure.trials.trial import Engine
+from meshwright.runtime.launch import run_locally
+
+ENGINES = ("torch", "mpi", "jax", "numpy")
+
+
+def require(engine: str) -> None:
+    """Load an engine; where its library is missing, refuse with what the import says: how to install it."""
+    try:
+        import_module(f"meshwright.{engine}")
+    except ImportError as error:
+        raise EngineError(str(error)) from None
+
+
+def start_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
+    """Run Meshwright with arguments in so many ranks on this machine; returns the launcher's exit code.
+
+    The engine's library must be there, but only the ranks load it.
+    """
+    if find_spec({"torch": "torch", "mpi": "mpi4py"}[engine]) is None:
+        require(engine)
+    return run_locally(engine, ranks, arguments)
+
+
+def make_engine(name: str, timeout: float, device: str | None = None, host_devices: int | None = None) -> Engine:
+    """An engine by its name; its library is loaded only now.
+
+    device: cpu or cuda, for torch. host_devices: how many devices JAX is to make of this host.
+    """
+    if name == "jax" and host_devices is not None:  # before JAX looks for devices
+        flag = f"--xla_force_host_platform_device_count={host_devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    if name != "numpy":
+        require(name)
+    if name == "torch":
+        from meshwright.measure.trials.torch import TorchEngine
+
+        return TorchEngine(timeout, device)
+    if name == "mpi":
+        from meshwright.measure.trials.mpi import MpiEngine
+
+        return MpiEngine(timeout)
+    if name == "jax":
+        from meshwright.measure.trials.jax import JaxEngine
+
+        return JaxEngine(timeout, local=host_devices is not None)
+    from meshwright.measure.trials.numpy import NumpyEngine
+
+    return NumpyEngine()

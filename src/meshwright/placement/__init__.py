@@ -1,0 +1,1 @@
+"""Where axes go: parallelism matrices, groups, and the hierarchies that reductions see."""

@@ -1,0 +1,167 @@
+"""Matrices of positive integers with given row and column products: enumerated lazily, and counted.
+
+Primes are independent, and for one prime such a matrix is a table of exponents with given row and column sums.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from math import prod
+
+from meshwright.errors import TooLargeError
+
+Matrix = tuple[tuple[int, ...], ...]
+
+MAX_WORK = 1_000_000
+"""Counting gives up after this many tables."""
+
+SMALL = 10_000
+"""Lists of rows up to this length are kept for the next time; longer ones are made one by one."""
+
+
+def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix]:
+    """All matrices of positive integers with the given row and column products.
+
+    Any choice for one row leaves a problem with a solution: primes are independent, and a table of exponents with
+    equal totals over rows and columns always exists. So no choice is ever taken back.
+
+    >>> list(matrices((2, 2), (4,)))
+    [((2,), (2,))]
+    """
+    size, *rest = sizes
+    if not rest:
+        yield (counts,)
+        return
+    for row in rows(size, counts):
+        left = tuple(count // factor for count, factor in zip(counts, row, strict=True))
+        if len(rest) == 1:
+            yield (row, left)
+        elif len(rest) == 2:
+            for tail in _pairs(rest[0], left):
+                yield (row, *tail)
+        else:
+            for tail in matrices(tuple(rest), left):
+                yield (row, *tail)
+
+
+def rows(size: int, counts: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+    """The factor rows with product `size` whose entries divide `counts`, larger factors further out first."""
+    if _count_rows(size, counts) <= SMALL:
+        return _kept_rows(size, counts)
+    return _each_row(size, counts)
+
+
+def _each_row(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    if len(counts) == 1:
+        if counts[0] % size == 0:
+            yield (size,)
+        return
+    for factor in _common_divisors(size, counts[0]):
+        for row in rows(size // factor, counts[1:]):
+            yield (factor, *row)
+
+
+@lru_cache(maxsize=2**14)
+def _kept_rows(size: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(_each_row(size, counts))
+
+
+@lru_cache(maxsize=2**14)
+def _count_rows(size: int, counts: tuple[int, ...]) -> int:
+    """How many rows there are: per prime, the ways to take its exponent from the counts' exponents."""
+    number = 1
+    for prime, exponent in _factorize(size).items():
+        ways = [1] + [0] * exponent
+        for count in counts:
+            most = _factorize(count).get(prime, 0)
+            ways = [sum(ways[max(0, e - most) : e + 1]) for e in range(exponent + 1)]
+        number *= ways[exponent]
+    return number
+
+
+def _pairs(size: int, counts: tuple[int, ...]) -> Iterable[Matrix]:
+    """The last two rows, of which the second is what the first leaves; they recur under many prefixes."""
+    if _count_rows(size, counts) <= SMALL:
+        return _kept_pairs(size, counts)
+    return _each_pair(size, counts)
+
+
+def _each_pair(size: int, counts: tuple[int, ...]) -> Iterator[Matrix]:
+    for row in rows(size, counts):
+        yield row, tuple(count // factor for count, factor in zip(counts, row, strict=True))
+
+
+@lru_cache(maxsize=2**14)
+def _kept_pairs(size: int, counts: tuple[int, ...]) -> tuple[Matrix, ...]:
+    return tuple(_each_pair(size, counts))
+
+
+@lru_cache(maxsize=2**14)
+def _common_divisors(a: int, b: int) -> tuple[int, ...]:
+    divisors = [1]
+    for prime, exponent in _factorize(a).items():
+        powers = [prime**e for e in range(exponent + 1) if b % prime**e == 0]
+        divisors = [d * power for d in divisors for power in powers]
+    return tuple(sorted(divisors, reverse=True))
+
+
+def count_matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> int:
+    """How many such matrices there are: per prime, the tables of exponents, counted row by row.
+
+    >>> count_matrices((8, 8, 16), (4, 8, 32))
+    49
+    """
+    rows = [_factorize(size) for size in sizes]
+    columns = [_factorize(count) for count in counts]
+    primes = {prime for row in rows for prime in row}
+    return prod(
+        _count_tables(
+            tuple(sorted(row.get(prime, 0) for row in rows)),
+            tuple(sorted(column.get(prime, 0) for column in columns)),
+        )
+        for prime in primes
+    )
+
+
+@lru_cache(maxsize=2**14)
+def _count_tables(rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
+    """Tables of natural numbers with the given row and column sums, in any order of either."""
+    work = 0
+    counts = {columns: 1}  # by what is left of the columns, sorted: their order is no matter
+    for row in rows[:-1]:
+        after: dict[tuple[int, ...], int] = {}
+        for left, count in counts.items():
+            for rest in _take(row, left):
+                work += 1
+                if work > MAX_WORK:
+                    raise TooLargeError("there are too many placements to count them in reasonable time")
+                key = tuple(sorted(rest))
+                after[key] = after.get(key, 0) + count
+        counts = after
+    return sum(counts.values())
+
+
+def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """What can be left of the columns after taking `total` from them."""
+    if not columns:
+        if total == 0:
+            yield ()
+        return
+    first, *rest = columns
+    for taken in range(min(first, total) + 1):
+        if total - taken <= sum(rest):
+            for left in _take(total - taken, tuple(rest)):
+                yield (first - taken, *left)
+
+
+@lru_cache(maxsize=2**14)
+def _factorize(number: int) -> dict[int, int]:
+    factors: dict[int, int] = {}
+    prime = 2
+    while prime * prime <= number:
+        while number % prime == 0:
+            factors[prime] = factors.get(prime, 0) + 1
+            number //= prime
+        prime += 1
+    if number > 1:
+        factors[number] = factors.get(number, 0) + 1
+    return factors

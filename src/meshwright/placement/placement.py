@@ -1,0 +1,298 @@
+"""Placements: how the parallelism axes are split over the levels of a system, as a matrix of factors."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import PlacementError, SpecError, TooLargeError
+from meshwright.placement.matrices import Matrix, count_matrices, matrices
+from meshwright.placement.radix import digits_of, number_of
+from meshwright.system.model import System
+from meshwright.system.read import as_system
+from meshwright.text.spec import as_tuple, check_count, check_names, check_type, parse_counts, shown, unknown
+
+AXES_EXAMPLE = "data=4,shard=16"
+
+MAX_DEVICES = 2**26
+"""Of larger systems, groups are not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A parallelism matrix: a row per axis, a column per level.
+
+    Rows multiply to the axis sizes, columns to the level counts. A device's position inside a level is split by the
+    column's factors, the first axis most significant; its coordinate on an axis is made of its digits for that axis
+    over the levels, outermost most significant. So a matrix is a bijection between devices and axis coordinates.
+
+    >>> from meshwright import parse_system
+    >>> placement = Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((2, 1), (1, 4)))
+    >>> placement.coordinates(6)
+    {'data': 1, 'shard': 2}
+    >>> placement.rank({"data": 1, "shard": 2})
+    6
+    >>> placement.groups(["data"])
+    ((0, 4), (1, 5), (2, 6), (3, 7))
+    """
+
+    system: System
+    axes: tuple[str, ...]
+    matrix: Matrix
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that does not fit the axes or the system."""
+        check_type(self.system, System, "a System; load_system makes one from text")
+        object.__setattr__(self, "axes", as_tuple(self.axes, object, "axes"))
+        rows = [as_tuple(row, object, "factors") for row in as_tuple(self.matrix, object, "rows of factors")]
+        object.__setattr__(self, "matrix", tuple(tuple(map(_whole, row)) for row in rows))
+        check_names(self.axes, "axes", AXES_EXAMPLE)
+        counts = self.system.counts
+        if not self.axes:
+            raise PlacementError(f"a placement needs at least one axis, as in {AXES_EXAMPLE!r}")
+        if len(self.matrix) != len(self.axes):
+            raise PlacementError(
+                f"the matrix has {len(self.matrix)} rows, one is needed for each of the {len(self.axes)} axes "
+                f"{', '.join(self.axes)}"
+            )
+        for axis, row in zip(self.axes, self.matrix, strict=True):
+            if len(row) != len(counts):
+                raise PlacementError(
+                    f"row {shown(list(row))} of axis {axis!r} has {len(row)} factors, one is needed for each of the "
+                    f"{len(counts)} levels {', '.join(level.name for level in self.system.levels)}"
+                )
+            if any(type(factor) is not int or factor < 1 for factor in row):
+                raise PlacementError(f"row {shown(list(row))} of axis {axis!r} must hold positive whole numbers")
+        for level, column in zip(self.system.levels, zip(*self.matrix, strict=True), strict=True):
+            if prod(column) != level.count:
+                raise PlacementError(
+                    f"the factors {shown(list(column))} of level {level.name!r} multiply to {shown(prod(column))}, "
+                    f"but the level has {level.count}"
+                )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis."""
+        return {axis: prod(row) for axis, row in zip(self.axes, self.matrix, strict=True)}
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a device sits on each axis."""
+        rank = _whole(rank)
+        if type(rank) is not int or not 0 <= rank < self.system.devices:
+            raise PlacementError(
+                f"there is no device {shown(rank)}: the system has devices 0 to {self.system.devices - 1}"
+            )
+        positions = digits_of(rank, self.system.counts)
+        columns = zip(*self.matrix, strict=True)
+        digits = [digits_of(p, column) for p, column in zip(positions, columns, strict=True)]
+        return {
+            axis: number_of([at_level[i] for at_level in digits], self.matrix[i]) for i, axis in enumerate(self.axes)
+        }
+
+    def rank(self, coordinates: Mapping[str, int]) -> int:
+        """The device at the given coordinates, one for each axis."""
+        if not isinstance(coordinates, Mapping) or set(coordinates) != set(self.axes):
+            raise PlacementError(
+                f"coordinates {shown(coordinates)} must name each of the axes {', '.join(self.axes)} once"
+            )
+        coordinates = {axis: _whole(coordinate) for axis, coordinate in coordinates.items()}
+        for axis, size in self.sizes.items():
+            if type(coordinates[axis]) is not int or not 0 <= coordinates[axis] < size:
+                raise PlacementError(f"axis {axis!r} has coordinates 0 to {size - 1}, not {shown(coordinates[axis])}")
+        digits = [digits_of(coordinates[axis], row) for axis, row in zip(self.axes, self.matrix, strict=True)]
+        columns = zip(*self.matrix, strict=True)
+        positions = [number_of([d[j] for d in digits], column) for j, column in enumerate(columns)]
+        return number_of(positions, self.system.counts)
+
+    def groups(self, axes: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """The groups of devices that differ on the given axes only, each in rank order."""
+        chosen = self.rows(axes)
+        self._check_listed()
+        cells = [
+            (row in chosen, factor)
+            for column in zip(*self.matrix, strict=True)
+            for row, factor in enumerate(column)
+            if factor > 1
+        ]
+        inside = [k for k, (within, _) in enumerate(cells) if within]
+        outside = [k for k, (within, _) in enumerate(cells) if not within]
+        ranks = np.arange(self.system.devices).reshape([factor for _, factor in cells]).transpose(outside + inside)
+        size = prod(cells[k][1] for k in inside)
+        return tuple(tuple(group) for group in ranks.reshape(-1, size).tolist())
+
+    def mesh(self) -> NDArray[np.int64]:
+        """The devices as an array with an array axis per parallelism axis: what a mesh of PyTorch or JAX is made of.
+
+        >>> from meshwright import parse_system
+        >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).mesh().tolist()
+        [[0, 1, 4, 5], [2, 3, 6, 7]]
+        """
+        return self._by_factor().reshape([prod(row) for row in self.matrix])
+
+    def factors(self, axes: Iterable[str] | None = None) -> dict[str, int]:
+        """The factors of some axes (of all, if none are given) that are not 1, as `AXIS_LEVEL`; level by level for
+        each axis.
+
+        >>> from meshwright import parse_system
+        >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).factors()
+        {'data_gpu': 2, 'shard_node': 2, 'shard_gpu': 2}
+        """
+        every: dict[str, tuple[str, str]] = {}
+        chosen = range(len(self.axes)) if axes is None else self.rows(axes)
+        found: dict[str, int] = {}
+        for row, axis in enumerate(self.axes):
+            for level, factor in zip(self.system.levels, self.matrix[row], strict=True):
+                name = f"{axis}_{level.name}"
+                if factor > 1 and every.setdefault(name, (axis, level.name)) != (axis, level.name):
+                    raise PlacementError(
+                        f"axis {every[name][0]!r} on level {every[name][1]!r} and axis {axis!r} on level "
+                        f"{level.name!r} would both be called {name!r}: rename one of them"
+                    )
+        for row in chosen:
+            for level, factor in zip(self.system.levels, self.matrix[row], strict=True):
+                if factor > 1:
+                    found[f"{self.axes[row]}_{level.name}"] = factor
+        return found
+
+    def factor_mesh(self) -> NDArray[np.int64]:
+        """The devices as an array with an array axis per factor of `factors()`."""
+        return self._by_factor().reshape(list(self.factors().values()))
+
+    def _by_factor(self) -> NDArray[np.int64]:
+        """The devices as an array with an array axis per axis and level, axis by axis."""
+        self._check_listed()
+        rows, levels = len(self.axes), len(self.system.levels)
+        by_level = np.arange(self.system.devices).reshape(
+            [f for column in zip(*self.matrix, strict=True) for f in column]
+        )
+        by_axis = by_level.transpose([level * rows + row for row in range(rows) for level in range(levels)])
+        return np.ascontiguousarray(by_axis)
+
+    def _check_listed(self) -> None:
+        if self.system.devices > MAX_DEVICES:
+            raise TooLargeError(f"{self.system.devices:,} devices are too many to list; {MAX_DEVICES:,} are not")
+
+    def rows(self, axes: Iterable[str]) -> list[int]:
+        """The rows of some axes, each named once."""
+        if isinstance(axes, str):
+            raise PlacementError(f"expected a list of axes, as in [{shown(axes)}], not the text {shown(axes)}")
+        names = as_tuple(axes, str, "axes")
+        for axis in names:
+            if axis not in self.axes:
+                raise PlacementError(unknown("axis", axis, self.axes))
+            if names.count(axis) > 1:
+                raise PlacementError(
+                    f"axis {axis!r} is named {names.count(axis)} times among {shown(', '.join(names))}"
+                )
+        return [self.axes.index(axis) for axis in names]
+
+    def __str__(self) -> str:
+        """The matrix with its names, and for each axis in words where its groups sit."""
+        levels = self.system.levels
+        head = ["axis", "size", *(f"{level.name} {level.count}" for level in levels), "a group of this axis"]
+        rows = [
+            [axis, str(prod(row)), *map(str, row), f"{self._where(row)}: {self._first_group(axis)}"]
+            for axis, row in zip(self.axes, self.matrix, strict=True)
+        ]
+        widths = [max(len(line[k]) for line in [head, *rows]) for k in range(len(head))]
+        lines = []
+        for line in [head, *rows]:
+            numbers = [text.rjust(width) for text, width in zip(line[1:-1], widths[1:-1], strict=True)]
+            lines.append("  ".join([line[0].ljust(widths[0]), *numbers, line[-1]]))
+        return "\n".join(lines)
+
+    def _where(self, row: Sequence[int]) -> str:
+        names = [level.name for level in self.system.levels]
+        spanned = [j for j, factor in enumerate(row) if factor > 1]
+        if not spanned:
+            return "a single device"
+        where = " x ".join(f"{row[j]} {names[j]}s" for j in spanned)
+        return f"{where} inside one {names[spanned[0] - 1]}" if spanned[0] > 0 else where
+
+    def _first_group(self, axis: str) -> str:
+        origin = dict.fromkeys(self.axes, 0)
+        size = self.sizes[axis]
+        ranks = [str(self.rank(origin | {axis: k})) for k in range(min(size, 4))]
+        return f"{' '.join(ranks)}{' …' if size > 4 else ''}"
+
+
+def _whole(number: Any) -> Any:
+    """NumPy's integers as plain ones; what is no whole number stays as it is, to be refused."""
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def parse_axes(text: str) -> dict[str, int]:
+    """Axes and their sizes from `NAME=SIZE,…`.
+
+    >>> parse_axes("data=4,shard=16")
+    {'data': 4, 'shard': 16}
+    """
+    return dict(parse_counts(text, "axes", AXES_EXAMPLE))
+
+
+def placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> Iterator[Placement]:
+    """Every placement of the axes on the system: lazily, without duplicates, in a fixed order.
+
+    The order is that of the matrices row by row, with larger factors further out first: the first placement keeps
+    the first axis on the outermost levels.
+
+    >>> from meshwright import parse_system
+    >>> [p.matrix for p in placements(parse_system("node=4,gpu=16"), {"data": 4, "shard": 16})]
+    [((4, 1), (1, 16)), ((2, 2), (2, 8)), ((1, 4), (4, 4))]
+    """
+    system = as_system(system)
+    check_fit(system, axes)
+    return _placements(system, axes)
+
+
+def _placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
+    names = tuple(axes)
+    # The matrices are right by construction; checking each again would cost more than making it.
+    new, put = object.__new__, object.__setattr__
+    for matrix in matrices(tuple(axes.values()), system.counts):
+        placement = new(Placement)
+        put(placement, "system", system)
+        put(placement, "axes", names)
+        put(placement, "matrix", matrix)
+        yield placement
+
+
+def check_fit(system: System, axes: Mapping[str, int]) -> None:
+    """Refuse axes whose sizes do not multiply to the number of devices."""
+    check_type(axes, Mapping, "axes with their sizes, like {'data': 4, 'shard': 16}; parse_axes makes them from text")
+    if not axes:
+        raise SpecError(f"at least one axis is needed, as in {AXES_EXAMPLE!r}")
+    check_names(list(axes), "axes", AXES_EXAMPLE)
+    for axis, size in axes.items():
+        check_count(size, f"axis {axis!r}", AXES_EXAMPLE)
+    if prod(axes.values()) != system.devices:
+        sizes = " x ".join(f"{axis}={size}" for axis, size in axes.items())
+        counts = " x ".join(f"{level.name}={level.count}" for level in system.levels)
+        raise PlacementError(
+            f"the axes {sizes} multiply to {shown(prod(axes.values()))}, but the system {counts} has {system.devices} "
+            f"devices; {_suggestion(system.devices, axes)}"
+        )
+
+
+def _suggestion(devices: int, axes: Mapping[str, int]) -> str:
+    *others, last = axes
+    rest = prod(axes[axis] for axis in others)
+    if devices % rest == 0:
+        return f"{last}={devices // rest} would fit"
+    return f"{last}={devices} with all other axes 1 would fit"
+
+
+def count_placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> int:
+    """How many placements there are, without enumerating them.
+
+    >>> from meshwright import parse_system
+    >>> count_placements(parse_system("rack=4,node=8,gpu=32"), {"data": 8, "shard": 8, "tensor": 16})
+    49
+    """
+    system = as_system(system)
+    check_fit(system, axes)
+    return count_matrices(tuple(axes.values()), system.counts)

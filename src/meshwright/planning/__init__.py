@@ -1,0 +1,1 @@
+"""The best plans, and why they are the best."""

@@ -1,0 +1,187 @@
+"""Why a plan is as fast as it is: in words, and what would make it faster."""
+
+from dataclasses import dataclass, replace
+
+from meshwright.cost.model import CostModel, StepCost
+from meshwright.cost.pipeline import Pipeline
+from meshwright.placement.layout import layout_of
+from meshwright.planning.plan import (
+    FLAT,
+    Plan,
+    PlannedCommunication,
+    PlannedReduction,
+    PlannedTransfer,
+    communication_of,
+    flat_program,
+    ratio,
+)
+from meshwright.text.units import format_bytes, format_seconds
+from meshwright.workload.communication import exposed
+
+
+def why(plan: Plan) -> list[str]:
+    """Three lines: where the axes sit, where the time goes and why, and how far the bound is."""
+    sizes = plan.placement.sizes
+    sits = []
+    for axis, row in zip(plan.placement.axes, plan.placement.matrix, strict=True):
+        spanned = [level.name for level, factor in zip(plan.placement.system.levels, row, strict=True) if factor > 1]
+        sits.append(f"{axis}={sizes[axis]} {'over ' + ' and '.join(spanned) if spanned else 'nowhere'}")
+    total = plan.seconds
+    main = max(plan.communications, key=lambda one: one.seconds * exposed(communication_of(one)))
+    what = communication_of(main)
+    share = ratio(main.seconds * exposed(what), total)
+    name = f"{what.name} over " if what.name else ""
+    reason = why_transfer(plan, main) if isinstance(main, PlannedTransfer) else why_program(plan, main)
+    return [
+        f"placement: {', '.join(sits)}",
+        f"{share:.0%} of the time goes to {name}{'+'.join(what.axes)}: {reason}",
+        f"predicted {format_seconds(total)}, {_compared(plan.speedup)} on this placement; {_gap(plan)}",
+    ]
+
+
+def _gap(plan: Plan) -> str:
+    """How far the bound is, and what lies between."""
+    gap = ratio(plan.seconds, plan.bound_seconds)
+    if gap < 1.005:
+        return "it reaches the bound, so nothing is left to win"
+    costs = [(one, cost) for one in plan.communications for cost in costs_of(plan, one)]
+    latency = sum(
+        exposed(communication_of(one)) * phase.latency * (one.chunks if isinstance(one, PlannedReduction) else 1)
+        for one, cost in costs
+        for phase in cost.phases
+    )
+    if latency > 0.5 * (plan.seconds - plan.bound_seconds):
+        rest = "the rest is mostly latency, which the bound leaves out"
+    elif any(r.chunks > 1 for r in plan.reductions):
+        rest = "in between, the first chunk fills the steps and the last one empties them"
+    elif len(costs) > len(plan.communications) or any(len(cost.phases) > 1 for _, cost in costs):
+        rest = "in between, links of one level wait for those of another"
+    else:
+        rest = "the library's algorithms move more than they must"
+    return f"{gap:.3g}x the bound: {rest}"
+
+
+def _compared(speedup: float) -> str:
+    return "as fast as the default" if speedup < 1.005 else f"{speedup:.2f}x faster than the default"
+
+
+def why_program(plan: Plan, planned: PlannedReduction) -> str:
+    """Why this program is the best for its reduction."""
+    model = plan.model(planned)
+    levels = len(model.layout.levels)
+    goal = planned.reduction.goal
+    if levels == 0:
+        return "each group is a single device, so there is nothing to do"
+    costs = model.steps(planned.program, goal)
+    worst = max((phase for cost in costs for phase in cost.phases), key=lambda phase: phase.seconds)
+    link = worst.bottleneck.level
+    name = str(FLAT[goal])
+    if planned.chunks > 1:
+        once = model.seconds(planned.program, goal)
+        mixed = f" through {len(planned.others) + 1} programs" if planned.others else ""
+        return (
+            f"{planned.chunks} chunks that flow{mixed} through the steps at once are "
+            f"{ratio(planned.default_seconds, planned.seconds):.2f}x faster than one {name}, and "
+            f"{ratio(once, planned.seconds):.2f}x faster than the steps one after the other"
+        )
+    if planned.program != flat_program(goal, levels):
+        gain = ratio(planned.default_seconds, planned.seconds)
+        several = f"{len(planned.program.steps)} steps"
+        if gain < 1.005:
+            return f"{several} take as long as one {name}"
+        (flat,) = model.steps(flat_program(goal, levels), goal)
+        slow = max(flat.phases, key=lambda phase: phase.seconds).bottleneck.level
+        before, after = _load([flat], slow), _load(costs, slow)
+        if before - after > _latency([flat]) - _latency(costs):
+            return f"{several} are {gain:.2f}x faster than one {name}: they load {slow} {before / after:.2f}x less"
+        return f"{several} are {gain:.2f}x faster than one {name}: their messages are fewer or nearer"
+    if ratio(_latency(costs), planned.seconds) > 0.5:
+        size = format_bytes(planned.reduction.bytes)
+        return f"one {name} is best: {size} is latency-bound, and every step costs messages"
+    if costs[0].algorithm == "switch":
+        return f"one {name} is best: the {link} switch adds up by itself"
+    if levels == 1:
+        spanned = model.layout.levels[0]
+        parent = model.layout.system.levels[spanned - 1].name if spanned > 0 else None
+        where = f"inside one {parent}" if parent else f"only across {link}"
+        return f"one {name} is best: its groups lie {where}"
+    return f"one {name} is best: with what this library does ({costs[0].algorithm}), no sequence of steps is faster"
+
+
+def why_transfer(plan: Plan, planned: PlannedTransfer) -> str:
+    """Where the time of a transfer goes."""
+    phases = [phase for cost in costs_of(plan, planned) for phase in cost.phases]
+    if not phases:
+        return "each group is a single device, so there is nothing to do"
+    worst = max(phases, key=lambda phase: phase.seconds)
+    if worst.latency > worst.bottleneck.seconds:
+        return f"{planned.transfer.kind}, most of it latency"
+    return f"{planned.transfer.kind}, as fast as the links of {worst.bottleneck.level} let it be"
+
+
+def _latency(costs: list[StepCost]) -> float:
+    """The seconds that messages of a program are on their way."""
+    return sum(phase.latency for cost in costs for phase in cost.phases)
+
+
+def _load(costs: list[StepCost], level: str) -> float:
+    """The seconds that a program keeps a level's links busy."""
+    return sum(load.seconds for cost in costs for phase in cost.phases for load in phase.loads if load.level == level)
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What a change to the system would bring, with the same programs."""
+
+    change: str
+    seconds: float
+
+
+def what_would_help(plan: Plan) -> list[Help]:
+    """The time of the plan with twice the bandwidth, or no latency, at each level; the most helpful first.
+
+    Only changes that save at least one percent are named.
+    """
+    helps = []
+    levels = plan.placement.system.levels
+    for number, level in enumerate(levels):
+        link = level.link
+        if link.bandwidth is None:
+            continue
+        faster = replace(
+            link, bandwidth=2 * link.bandwidth, per_device=None if link.per_device is None else 2 * link.per_device
+        )
+        changes = [(f"twice the bandwidth of {level.name}", faster)]
+        if link.latency:
+            changes.append((f"no latency at {level.name}", replace(link, latency=0.0)))
+        for change, better in changes:
+            system = replace(
+                plan.placement.system,
+                levels=(*levels[:number], replace(level, link=better), *levels[number + 1 :]),
+            )
+            changed = replace(plan, placement=replace(plan.placement, system=system))
+            seconds = sum(exposed(communication_of(one)) * _seconds(changed, one) for one in plan.communications)
+            if seconds < 0.99 * plan.seconds:
+                helps.append(Help(change, seconds))
+    return sorted(helps, key=lambda entry: entry.seconds)
+
+
+def _seconds(plan: Plan, planned: PlannedCommunication) -> float:
+    """The time of a communication with the same programs, on what may be another system."""
+    if isinstance(planned, PlannedReduction):
+        return Pipeline(plan.model(planned), planned.reduction.goal).seconds(planned.pipelined)
+    return sum(cost.seconds for cost in costs_of(plan, planned))
+
+
+def step_costs(plan: Plan, planned: PlannedReduction) -> tuple[CostModel, list[StepCost]]:
+    """The cost model of a reduction, and where the time of each step of its program goes, for one chunk."""
+    model = plan.model(planned)
+    return model, Pipeline(model, planned.reduction.goal).costs(planned.program, planned.chunks)
+
+
+def costs_of(plan: Plan, planned: PlannedCommunication) -> list[StepCost]:
+    """Where the time of a communication goes, step by step; a transfer is one step."""
+    if isinstance(planned, PlannedReduction):
+        return step_costs(plan, planned)[1]
+    transfer = planned.transfer
+    return [CostModel(layout_of(plan.placement, transfer.axes), plan.library, transfer.bytes).transfer(transfer.kind)]

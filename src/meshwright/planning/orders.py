@@ -1,0 +1,196 @@
+"""Where today's tools put the axes: device orders of PyTorch, JAX and Megatron, as placements.
+
+All of them lay the axes over the ranks one after the other, the last one fastest, and differ in the order of the axes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from math import gcd, prod
+
+from meshwright.errors import SpecError
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import Plan, ratio
+from meshwright.planning.planner import Planner
+from meshwright.system.model import Fabric, System
+
+MEGATRON = {
+    "tp": ("tensor", "tp", "model"),
+    "cp": ("context", "cp", "sequence"),
+    "ep": ("expert", "ep"),
+    "dp": ("shard", "fsdp", "data", "dp"),
+    "pp": ("pipeline", "pp", "stage"),
+}
+"""The names that Megatron's order string has for axes. Of two axes for `dp`, the shards are the nearer neighbours."""
+
+MOST_ORDERS = 7
+"""Of more axes than this, the orders are not all tried."""
+
+
+def row_major(system: System, axes: Mapping[str, int], order: Sequence[str]) -> Placement | None:
+    """The placement of axes laid over the ranks in an order, the last one fastest.
+
+    None where the sizes do not line up with the level counts, so that it is no placement by levels.
+
+    >>> from meshwright import parse_system
+    >>> row_major(parse_system("node=4,gpu=8"), {"data": 16, "tensor": 2}, ["data", "tensor"]).matrix
+    ((4, 4), (1, 2))
+    """
+    left = list(system.counts)
+    level = len(left) - 1
+    rows = {}
+    for axis in reversed(order):
+        size, row = axes[axis], [1] * len(left)
+        while size > 1:
+            while left[level] == 1:
+                level -= 1
+            factor = gcd(size, left[level])
+            if factor not in (size, left[level]):
+                return None
+            row[level] *= factor
+            size //= factor
+            left[level] //= factor
+        rows[axis] = tuple(row)
+    return Placement(system, tuple(order), tuple(rows[axis] for axis in order))
+
+
+def megatron_order(axes: Mapping[str, int], order: str = "tp-cp-ep-dp-pp") -> list[str] | None:
+    """The axes in the order that Megatron's string gives them, slowest first; None if one has no name there."""
+    fastest_first = [axis for part in order.split("-") for axis in MEGATRON[part] if axis in axes]
+    return fastest_first[::-1] if len(fastest_first) == len(axes) else None
+
+
+def megatron_string(order: Sequence[str]) -> str | None:
+    """An order of axes, slowest first, as Megatron's string; None if it cannot be said.
+
+    >>> megatron_string(["pipeline", "data", "tensor"])
+    'tp-dp-pp'
+    """
+    names = [next((part for part, known in MEGATRON.items() if axis in known), None) for axis in reversed(order)]
+    if None in names:
+        return None
+    for first, second in zip(order[::-1], order[::-1][1:], strict=False):
+        if first in ("data", "dp") and second in ("shard", "fsdp"):
+            return None  # the shards are the faster part of dp
+    merged = [str(name) for k, name in enumerate(names) if k == 0 or name != names[k - 1]]
+    if "ep" in merged:  # Megatron wants dp beside it
+        if "dp" not in merged:
+            merged.insert(merged.index("ep") + 1, "dp")
+        if abs(merged.index("ep") - merged.index("dp")) > 1:
+            return None
+    return "-".join(merged) if len(set(merged)) == len(merged) else None
+
+
+def torus(system: System, axes: Mapping[str, int], order: Sequence[str]) -> Placement | None:
+    """JAX's assignment on a torus: from the last axis on, each takes the most whole dimensions that multiply to it.
+
+    None where an axis is no product of whole dimensions; JAX refuses those too.
+    """
+    free = list(range(len(system.levels)))
+    rows: dict[str, tuple[int, ...]] = {}
+    for axis in reversed(order):
+        options = [
+            chosen
+            for many in range(3, 0, -1)
+            for chosen in combinations(free, many)
+            if prod(system.counts[level] for level in chosen) == axes[axis]
+        ]
+        chosen = options[0] if options else ()
+        if not options and axes[axis] > 1:
+            return None
+        free = [level for level in free if level not in chosen]
+        rows[axis] = tuple(count if level in chosen else 1 for level, count in enumerate(system.counts))
+    if any(system.counts[level] > 1 for level in free):
+        return None
+    return Placement(system, tuple(order), tuple(rows[axis] for axis in order))
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What a tool of today does: its placement with its times, or why there is none."""
+
+    name: str
+    plan: Plan | None
+    missing: str = ""
+
+
+def habits(planner: Planner) -> list[Habit]:
+    """The placements that today's tools give the axes of a planning, the best and the worst order among them."""
+    system, axes = planner.system, planner.axes
+    given = list(axes)
+    unaligned = "the sizes do not line up with the levels"
+    rings = all(level.link.fabric is Fabric.RING for level in system.levels if level.count > 1)  # a torus: TPUs
+    jax = torus(system, axes, given) if rings else row_major(system, axes, given)
+    megatron = megatron_order(axes)
+    rows = [
+        ("PyTorch init_device_mesh, axes as given", row_major(system, axes, given), unaligned),
+        ("JAX make_mesh, axes as given", jax, "an axis is no product of whole dimensions" if rings else unaligned),
+        (
+            "Megatron order tp-cp-ep-dp-pp",
+            row_major(system, axes, megatron) if megatron else None,
+            unaligned if megatron else "an axis has no name in it",
+        ),
+    ]
+    found = [Habit(name, planner.plan(at) if at else None, "" if at else why) for name, at, why in rows]
+    if len(axes) > MOST_ORDERS:
+        return [*found, Habit("all orders", None, f"more than {MOST_ORDERS} axes")]
+    orders = [(order, at) for order in permutations(given) if (at := row_major(system, axes, order)) is not None]
+    if not orders:
+        return [*found, Habit("all orders", None, "no order lines up with the levels")]
+    plans = [(planner.plan(at), order) for order, at in orders]
+    for what, choose in (("best", min), ("worst", max)):
+        plan, order = choose(plans, key=lambda entry: entry[0].default_seconds)
+        found.append(Habit(f"{what} of {len(orders)} orders that line up: {', '.join(order)}", plan))
+    return found
+
+
+def order_giving(placement: Placement) -> tuple[str, ...] | None:
+    """The order of the axes, slowest first, whose row-major layout is the placement; None if there is none.
+
+    Axes that share a level may change places inside it, unless it is a ring: that costs nothing on a switch or a bus.
+    """
+    axes = placement.sizes
+    rows = dict(zip(placement.axes, placement.matrix, strict=True))
+    if len(axes) > MOST_ORDERS:
+        return None
+    rings = any(level.link.fabric is Fabric.RING for level in placement.system.levels)
+    for order in [placement.axes] if rings else permutations(axes):
+        at = row_major(placement.system, axes, order)
+        if at is not None and dict(zip(at.axes, at.matrix, strict=True)) == rows:
+            return order
+    return None
+
+
+def mesh_code(placement: Placement) -> dict[str, str]:
+    """For each engine, the line that makes the mesh of a placement, or why there is none."""
+    system = placement.system
+    shape = [factor for column in zip(*placement.matrix, strict=True) for factor in column]
+    rows, levels = len(placement.axes), len(system.levels)
+    turn = [level * rows + row for row in range(rows) for level in range(levels)]
+    kept = [k for k in range(len(shape)) if shape[k] > 1]
+    shape_text = ", ".join(str(shape[k]) for k in kept) or "1"
+    order = [kept.index(k) for k in turn if k in kept]
+    turn_text = ", ".join(map(str, order)) or "0"
+    sizes = ", ".join(map(str, placement.sizes.values()))
+    names = ", ".join(repr(axis) for axis in placement.axes) + ("," if rows == 1 else "")
+    straight = order == sorted(order)
+    turned = {
+        "torch": "" if straight else f".reshape({shape_text}).permute({turn_text})",
+        "jax": "" if straight else f".reshape({shape_text}).transpose({turn_text})",
+    }
+    found = {
+        "torch": f'DeviceMesh("cuda", torch.arange({system.devices}){turned["torch"]}.reshape({sizes}), '
+        f"mesh_dim_names=({names}))",
+        "jax": f"Mesh(np.array(jax.devices()){turned['jax']}.reshape({sizes}), ({names}))",
+    }
+    giving = order_giving(placement)
+    text = megatron_string([axis for axis in giving if placement.sizes[axis] > 1]) if giving else None
+    found["megatron"] = f"order {text}" if text else "no order string gives this"
+    return found
+
+
+def gain(habit: Habit, best: Plan) -> float:
+    """How much faster the best plan is than a habit with the library's own collectives."""
+    if habit.plan is None:
+        raise SpecError(f"{habit.name} has no placement: {habit.missing}")
+    return ratio(habit.plan.default_seconds, best.seconds)

@@ -1,0 +1,200 @@
+"""Plan files: JSON, versioned. Reading one checks every part of it, and that the times are those of its programs."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import isclose
+from os import PathLike
+from typing import Any
+
+from meshwright.cost.library import Library, library_document, library_of
+from meshwright.cost.model import CostModel
+from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
+from meshwright.language.program import (
+    Pipelined,
+    parse_pipelined,
+)
+from meshwright.language.semantics import check_program
+from meshwright.language.symbolic import is_valid
+from meshwright.language.synthesis import MAX_LEVELS
+from meshwright.placement.hierarchy import reduction_hierarchy
+from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import (
+    TIMES,
+    Plan,
+    PlannedReduction,
+    PlannedTransfer,
+    planned_reduction,
+    planned_transfer,
+    times_of,
+)
+from meshwright.system.read import system_document, system_of
+from meshwright.text.files import write_file
+from meshwright.text.spec import check_path, check_type, no_constant, shown, unknown
+from meshwright.text.yamlfile import read_text
+from meshwright.workload.communication import Reduction, Transfer
+
+FORMAT, VERSION = "meshwright-plan", 2
+
+MAX_TEXT = 2**22
+"""The most bytes of a plan file."""
+
+
+def write_plan(plan: Plan, path: str | PathLike[str]) -> None:
+    """Write a plan to a file, all or nothing."""
+    check_type(plan, Plan, "a Plan")
+    path = check_path(path, "plan")
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "system": system_document(plan.placement.system),
+        "library": library_document(plan.library),
+        **plan.document(),
+    }
+    write_file(path, json.dumps(document, indent=1, allow_nan=False) + "\n", "the plan file")
+
+
+def read_plan(path: str | PathLike[str]) -> Plan:
+    """A plan from a file; every part is checked, and every program is valid for its goal."""
+    path = check_path(path, "plan")
+    text = read_text(path, "plan", MAX_TEXT)
+    try:
+        document = json.loads(text, object_pairs_hook=_once, parse_constant=no_constant)
+    except json.JSONDecodeError as error:
+        raise SpecError(
+            f"{path} line {error.lineno}: not a whole JSON document ({error.msg}); was the file cut off or edited?"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"cannot read the plan file {shown(str(path))}: {error}") from None
+    return _Reader(str(path)).plan(document)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys appear once each."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        key, count = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {shown(key)} appears {count} times in one object")
+    return found
+
+
+class _Reader:
+    """Turns the document of a plan file into a plan; every complaint names the place in the file."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def fail(self, place: str, message: str) -> SpecError:
+        return SpecError(f"{self.source}: {place}: {message}" if place else f"{self.source}: {message}")
+
+    def take(self, document: Any, place: str, keys: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+        """An object with exactly these keys, of these types."""
+        if not isinstance(document, dict):
+            raise self.fail(place, f"expected an object with {', '.join(keys)}, not {shown(document)}")
+        for key in document:
+            if key not in keys:
+                raise self.fail(place, unknown("key", key, keys))
+        for key, kinds in keys.items():
+            if key not in document:
+                raise self.fail(place, f"{key!r} is missing")
+            value = document[key]
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise self.fail(f"{place}.{key}".lstrip("."), f"{shown(value)} is not what is expected here")
+        return document
+
+    def convert(self, place: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except InvalidProgramError as error:
+            raise self.fail(place, f"the program is not valid: {error}") from None
+        except MeshwrightError as error:
+            raise self.fail(place, str(error)) from None
+
+    def plan(self, document: Any) -> Plan:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise self.fail("", f"this is not a plan file: 'format' is not {FORMAT!r}")
+        version = document.get("version")
+        if version not in (1, VERSION) or isinstance(version, bool):
+            raise self.fail(
+                "",
+                f"this is a plan file of version {shown(version)}; this Meshwright reads versions 1 to {VERSION}: "
+                "make the plan again",
+            )
+        if version == 1:  # had reductions only, without names, and hid nothing
+            document = {"transfers": [], **document}
+        keys: dict[str, type | tuple[type, ...]] = {"format": str, "version": int, "system": dict, "library": dict}
+        keys |= {"placement": dict, "reductions": list, "transfers": list}
+        keys |= {**dict.fromkeys(("speedup", *TIMES), (int, float))}
+        self.take(document, "", keys)
+        system = system_of(document["system"], f"{self.source}: system")
+        library = library_of(document["library"], f"{self.source}: library")
+        at = self.take(document["placement"], "placement", {"axes": list, "matrix": list})
+        if not all(isinstance(axis, str) for axis in at["axes"]):
+            raise self.fail("placement.axes", "expected names")
+        if not all(isinstance(row, list) for row in at["matrix"]):
+            raise self.fail("placement.matrix", "expected a list of rows, one per axis")
+        placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
+        if not document["reductions"] and not document["transfers"]:
+            raise self.fail("reductions", "there are none")
+        old = {"name": "", "hidden": 0.0} if version == 1 else {}
+        entries = [{**old, **entry} if isinstance(entry, dict) else entry for entry in document["reductions"]]
+        reductions = tuple(
+            self.reduction(entry, f"reductions[{k}]", placement, library) for k, entry in enumerate(entries)
+        )
+        transfers = tuple(
+            self.transfer(entry, f"transfers[{k}]", placement, library) for k, entry in enumerate(document["transfers"])
+        )
+        plan = Plan(placement, library, reductions, transfers)
+        for name, value in {**times_of(plan), "speedup": plan.speedup}.items():
+            if not _near(document[name], value):
+                raise self.fail(name, f"it is {shown(document[name])}, but the communications add up to {value!r}")
+        return plan
+
+    def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
+        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
+        keys |= {"name": str, "hidden": (int, float), "program": str, **dict.fromkeys(TIMES, (int, float))}
+        self.take(entry, place, keys)
+        given = {key: entry[key] for key in ("axes", "bytes", "count", "goal", "name", "hidden")}
+        reduction = self.convert(place, lambda: Reduction(**given))
+        hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
+        program: Pipelined = self.convert(f"{place}.program", lambda: parse_pipelined(entry["program"], hierarchy))
+        levels = len(hierarchy.names)
+        for each, _ in program.shares:
+            if levels > MAX_LEVELS or not is_valid(each, levels, reduction.goal):
+                self.convert(f"{place}.program", partial(check_program, each, hierarchy, reduction.goal))
+        model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
+        planned: PlannedReduction = self.convert(place, lambda: planned_reduction(model, reduction, program))
+        self.check_times(entry, place, times_of(planned))
+        return replace(
+            planned,
+            seconds=entry["seconds"],
+            default_seconds=entry["default_seconds"],
+            bound_seconds=entry["bound_seconds"],
+        )
+
+    def transfer(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedTransfer:
+        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "kind": str, "count": int, "name": str}
+        times = ("seconds", "bound_seconds")
+        self.take(entry, place, keys | dict.fromkeys(("hidden", *times), (int, float)))
+        given = {key: entry[key] for key in ("axes", "bytes", "kind", "count", "name", "hidden")}
+        transfer = self.convert(place, lambda: Transfer(**given))
+        layout = self.convert(f"{place}.axes", lambda: layout_of(placement, transfer.axes))
+        planned = planned_transfer(self.convert(place, lambda: CostModel(layout, library, transfer.bytes)), transfer)
+        self.check_times(entry, place, {name: getattr(planned, name) for name in times})
+        return PlannedTransfer(transfer, entry["seconds"], entry["bound_seconds"])
+
+    def check_times(self, entry: dict[str, Any], place: str, times: dict[str, float]) -> None:
+        for name, value in times.items():
+            if not _near(entry[name], value):
+                raise self.fail(
+                    f"{place}.{name}",
+                    f"it is {shown(entry[name])}, but this program on this system with this library takes {value!r}: "
+                    "the file was edited, or written by another version",
+                )
+
+
+def _near(given: float, value: float) -> bool:
+    return abs(given) < 1e300 and isclose(given, value, rel_tol=1e-9)

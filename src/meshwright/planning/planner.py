@@ -1,0 +1,259 @@
+"""The planner: from a system, axes and communications to ranked plans."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations
+from math import inf
+from os import PathLike
+
+from meshwright.cost.bound import bound
+from meshwright.cost.library import Library, as_library
+from meshwright.cost.model import AnyPayload, CostModel, step_kind
+from meshwright.cost.pipeline import CHUNKS, Pipeline
+from meshwright.errors import PlacementError, SpecError
+from meshwright.language.program import Collective, Pipelined, Program, as_collectives
+from meshwright.language.synthesis import MAX_STEPS, program_graph
+from meshwright.placement.layout import Layout, check_links, layout_of
+from meshwright.placement.matrices import Matrix
+from meshwright.placement.placement import Placement, check_fit
+from meshwright.planning.constraints import Constraint, allowed_rows
+from meshwright.planning.plan import (
+    Plan,
+    PlannedCommunication,
+    PlannedReduction,
+    PlannedTransfer,
+    planned_reduction,
+    planned_transfer,
+)
+from meshwright.planning.search import Row, Term, search
+from meshwright.system.model import Fabric, System
+from meshwright.system.read import as_system
+from meshwright.text.spec import as_tuple, check_type, shown, unknown
+from meshwright.workload.communication import Communication, Reduction, Transfer, exposed
+from meshwright.workload.workload import Workload
+
+DEFAULT_LIBRARY = "ring"
+
+MAX_TOP = 1_000_000
+"""The most candidates."""
+
+MOST_ORDERED = 5
+"""On rings the order of the axes inside a level matters: up to so many axes, all orders are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Plans, the fastest first.
+
+    placements: how many matrices there are; evaluated: how many of them were completed and timed. The others cannot be
+    among the candidates: what is known of their first rows alone takes no less time than the last candidate.
+    """
+
+    candidates: tuple[Plan, ...]
+    placements: int
+    evaluated: int
+
+    @property
+    def pruned(self) -> int:
+        """How many placements were ruled out without completing them."""
+        return self.placements - self.evaluated
+
+
+def plan(
+    system: System | str | PathLike[str],
+    axes: Mapping[str, int],
+    communications: Sequence[Communication] | Workload,
+    *,
+    library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
+    placement: Placement | None = None,
+    constraints: Sequence[Constraint] = (),
+    top: int = 10,
+    max_steps: int = MAX_STEPS,
+    collectives: Collection[Collective | str] = tuple(Collective),
+    max_chunks: int = 1,
+) -> Ranking:
+    """The best plans for some communications on a system: which placement, and which program for each reduction.
+
+    A system and a library may be given as `load_system` and `load_library` take them. With a `placement`, only that
+    one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
+    proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
+    chunks that flow through the steps of a program, or of several.
+
+    >>> from meshwright import parse_system
+    >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
+    >>> best = plan(system, {"data": 4, "shard": 16}, [Reduction(("data",), 2**31)]).candidates[0]
+    >>> best.placement.matrix, best.reductions[0].program.text(best.hierarchy(best.reductions[0]))
+    (((1, 4), (4, 4)), 'AllReduce all')
+    """
+    if type(top) is not int or not 1 <= top <= MAX_TOP:
+        raise SpecError(f"at least one candidate must be asked for, and at most {MAX_TOP:,}, not {shown(top)}")
+    system = as_system(system)
+    constraints = as_tuple(constraints, Constraint, "constraints")
+    planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks)
+    if placement is None:
+        return planner.best(top, constraints)
+    check_type(placement, Placement, "a Placement")
+    if placement.system != system or placement.sizes != dict(axes):
+        raise PlacementError(
+            f"the placement {[list(row) for row in placement.matrix]} is one of the axes {placement.sizes} on "
+            f"{placement.system.name}, not of {dict(axes)} on {system.name}"
+        )
+    for constraint in constraints:
+        raise PlacementError(f"{constraint} has no meaning where the placement is given")
+    if len(planner.communications) == 1:
+        return Ranking(planner.programs(placement, top), 1, 1)
+    return Ranking((planner.plan(placement),), 1, 1)
+
+
+class Planner:
+    """One planning: what was computed for one layout serves all placements that share it."""
+
+    def __init__(
+        self,
+        system: System,
+        axes: Mapping[str, int],
+        communications: Sequence[Communication] | Workload,
+        library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
+        max_steps: int = MAX_STEPS,
+        collectives: Collection[Collective | str] = tuple(Collective),
+        max_chunks: int = 1,
+    ) -> None:
+        """Refuse what cannot be planned."""
+        if type(max_chunks) is not int or not 1 <= max_chunks <= CHUNKS[-1]:
+            raise SpecError(f"payloads can be cut into 1 to {CHUNKS[-1]} chunks, not {shown(max_chunks)}")
+        if isinstance(communications, Workload):
+            communications = communications.communications
+        if not isinstance(communications, Sequence) or isinstance(communications, str | bytes):
+            raise SpecError(f"expected a list of communications, as in [Reduction(…)], not {shown(communications)}")
+        if not communications:
+            raise SpecError("there is nothing to plan: at least one reduction is needed")
+        for one in communications:
+            if not isinstance(one, Reduction | Transfer):
+                raise SpecError(
+                    f"expected a Reduction or a Transfer, not {shown(one)}; parse_reduction makes one from text"
+                )
+        check_links(system)
+        check_fit(system, axes)
+        for one in communications:
+            for axis in one.axes:
+                if axis not in axes:
+                    raise PlacementError(unknown("axis", axis, axes))
+        self.system, self.axes, self.communications = system, dict(axes), tuple(communications)
+        self.library = as_library(library)
+        self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
+        self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
+        self.found: dict[tuple[object, ...], PlannedCommunication] = {}
+        self.least: dict[tuple[object, ...], float] = {}
+        self.costs: dict[Row, AnyPayload] = {}
+
+    def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
+        """The best placements, with the best program for each reduction on them."""
+        allowed, total = allowed_rows(self.system, self.axes, constraints)
+        names = list(self.axes)
+        terms = [
+            Term(frozenset(names.index(axis) for axis in one.axes), self._low(number), self._exact(number))
+            for number, one in enumerate(self.communications)
+            if exposed(one)
+        ]
+        found = search(
+            tuple(self.axes.values()),
+            self.system.counts,
+            allowed,
+            terms,
+            top,
+            # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
+            (lambda matrix: self._best_order(matrix).seconds) if self.rings else None,
+        )
+        plans = [self._best_order(matrix) for _, matrix in found.best]
+        return Ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
+
+    def _best_order(self, matrix: Matrix) -> Plan:
+        """The plan of a matrix; on rings, where the order of axes inside a level matters, with the best order."""
+        names = list(self.axes)
+        if not self.rings or len(names) > MOST_ORDERED:
+            return self.plan(Placement(self.system, tuple(names), matrix))
+        rows = dict(zip(names, matrix, strict=True))
+        orders = (Placement(self.system, order, tuple(rows[axis] for axis in order)) for order in permutations(names))
+        return min((self.plan(placement) for placement in orders), key=lambda plan: plan.seconds)
+
+    def _low(self, number: int) -> Callable[[Row], float]:
+        one = self.communications[number]
+        what = one.goal if isinstance(one, Reduction) else one.kind
+        nowhere = ((),) * len(self.system.levels)
+        return lambda radices: exposed(one) * bound(Layout(self.system, radices, nowhere), what, one.bytes)
+
+    def _exact(self, number: int) -> Callable[[Row], float]:
+        nowhere = ((),) * len(self.system.levels)
+        weight = exposed(self.communications[number])
+
+        def seconds(radices: Row) -> float:
+            if self.rings:
+                return self._low(number)(radices)
+            return weight * self._fastest(number, Layout(self.system, radices, nowhere))
+
+        return seconds
+
+    def plan(self, placement: Placement) -> Plan:
+        """The best program for each reduction on a placement."""
+        planned = []
+        for number, one in enumerate(self.communications):
+            layout = layout_of(placement, one.axes)
+            planned.append(self._planned(number, layout))
+        return _as_plan(placement, self.library, planned)
+
+    def _planned(self, number: int, layout: Layout) -> PlannedCommunication:
+        key = number, layout.radices, layout.columns
+        if key not in self.found:
+            self.found[key] = self._ranked(layout, self.communications[number], 1)[0]
+        return self.found[key]
+
+    def _fastest(self, number: int, layout: Layout) -> float:
+        """The time of the best program alone: cheaper than the program itself."""
+        one = self.communications[number]
+        if isinstance(one, Transfer) or self.max_chunks > 1:
+            return self._planned(number, layout).seconds
+        key = one.goal, one.bytes, layout.radices
+        if key not in self.least:
+            graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
+            if layout.radices not in self.costs:
+                self.costs[layout.radices] = AnyPayload(layout, self.library)
+            costs = self.costs[layout.radices]
+            self.least[key] = graph.least(step_kind, lambda kind: costs.seconds(*kind, one.bytes))
+            if self.least[key] == inf:
+                self._planned(number, layout)  # says what is wrong
+        return self.least[key]
+
+    def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
+        """The best programs of the only communication on a placement."""
+        one = self.communications[0]
+        ranked = self._ranked(layout_of(placement, one.axes), one, top)
+        return tuple(_as_plan(placement, self.library, [planned]) for planned in ranked)
+
+    def _ranked(self, layout: Layout, one: Communication, top: int) -> list[PlannedCommunication]:
+        model = CostModel(layout, self.library, one.bytes)
+        if isinstance(one, Transfer):
+            return [planned_transfer(model, one)]
+        levels, goal = len(layout.levels), one.goal
+        graph = program_graph(levels, goal, self.max_steps, self.collectives)
+        programs: list[Program | Pipelined]
+        if self.max_chunks == 1:
+            programs = [program for _, program in islice(graph.ranked(model), top)]
+        else:
+            programs = list(Pipeline(model, goal, self.max_chunks).search(graph, top))
+        found = [planned_reduction(model, one, program) for program in programs]
+        if not found:
+            allowed = ", ".join(sorted(self.collectives)) or "none"
+            raise SpecError(
+                f"no program of at most {self.max_steps} steps reaches the goal {goal} over {layout.hierarchy} with "
+                f"the collectives that are allowed ({allowed})"
+            )
+        return list(found)
+
+
+def _as_plan(placement: Placement, library: Library, planned: Sequence[PlannedCommunication]) -> Plan:
+    return Plan(
+        placement,
+        library,
+        tuple(one for one in planned if isinstance(one, PlannedReduction)),
+        tuple(one for one in planned if isinstance(one, PlannedTransfer)),
+    )

@@ -1,0 +1,180 @@
+"""The P2 paper's evaluation, repeated with the model: its two machines, its placements and reductions, its figures."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from meshwright.cost.library import load_library
+from meshwright.cost.model import CostModel
+from meshwright.language.program import Goal, all_steps
+from meshwright.language.semantics import RuleBrokenError, apply_step
+from meshwright.language.semantics import end_state as exact_end
+from meshwright.language.semantics import start_state as exact_start
+from meshwright.language.symbolic import end_state, hopeless, start_state, successors
+from meshwright.language.synthesis import MAX_STEPS, program_graph
+from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import placements
+from meshwright.planning.plan import flat_program
+from meshwright.system.model import System
+from meshwright.system.read import preset
+
+MACHINES = ("gcp-a100:2", "gcp-a100:4", "gcp-v100:2", "gcp-v100:4")
+
+WIN = 1.01
+"""A program beats the default if it is at least this many times faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One placement and one reduction on it."""
+
+    machine: str
+    axes: tuple[int, ...]
+    matrix: tuple[tuple[int, ...], ...]
+    reduced: tuple[int, ...]
+    default_seconds: float
+    best_seconds: float
+    bound_seconds: float
+    program: str
+    programs: int
+
+    @property
+    def speedup(self) -> float:
+        """The default's time over the best program's."""
+        return self.default_seconds / self.best_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The paper's figures for some cases."""
+
+    cases: int
+    spread: float
+    wins: float
+    mean_of_wins: float
+    mean: float
+    best: float
+    best_over_bound: float
+
+
+def axis_sizes(devices: int, most: int = 3, least: int = 2) -> Iterator[tuple[int, ...]]:
+    """The sizes of one to `most` axes that multiply to the devices, in growing order.
+
+    >>> list(axis_sizes(8))
+    [(8,), (2, 4), (2, 2, 2)]
+    """
+    yield (devices,)
+    if most > 1:
+        for first in range(least, devices):
+            if devices % first == 0 and devices // first >= first:
+                for rest in axis_sizes(devices // first, most - 1, first):
+                    yield (first, *rest)
+
+
+def payload(system: System) -> int:
+    """The paper's payload: 2^29 float32 per device, times the number of nodes."""
+    return 2**29 * 4 * system.levels[0].count
+
+
+def cases(machine: str, library: str = "ring") -> Iterator[Case]:
+    """Every placement and reduction on a machine."""
+    system = preset(machine)
+    loaded = load_library(library)
+    for sizes in axis_sizes(system.devices):
+        axes = {f"axis{k}": size for k, size in enumerate(sizes)}
+        for placement in placements(system, axes):
+            for length in range(1, len(sizes) + 1):
+                for reduced in combinations(range(len(sizes)), length):
+                    layout = layout_of(placement, [f"axis{k}" for k in reduced])
+                    model = CostModel(layout, loaded, payload(system))
+                    graph = program_graph(len(layout.levels))
+                    seconds, program = next(graph.ranked(model))
+                    yield Case(
+                        machine,
+                        sizes,
+                        placement.matrix,
+                        reduced,
+                        model.seconds(flat_program(Goal.ALL_REDUCE, len(layout.levels))),
+                        seconds,
+                        model.bound(),
+                        program.text(layout.hierarchy),
+                        graph.count(),
+                    )
+
+
+def summary(found: list[Case]) -> Summary:
+    """The figures of some cases."""
+    by_reduction: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[float]] = {}
+    for case in found:
+        by_reduction.setdefault((case.machine, case.axes, case.reduced), []).append(case.default_seconds)
+    wins = [case.speedup for case in found if case.speedup >= WIN]
+    return Summary(
+        cases=len(found),
+        spread=max(max(times) / min(times) for times in by_reduction.values()),
+        wins=len(wins) / len(found),
+        mean_of_wins=sum(wins) / len(wins) if wins else 1.0,
+        mean=sum(case.speedup for case in found) / len(found),
+        best=max(case.speedup for case in found),
+        best_over_bound=sum(case.best_seconds / case.bound_seconds for case in found) / len(found),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCost:
+    """What a search for all programs takes: how many states it looks at, and seconds."""
+
+    levels: int
+    technique: str
+    states: int
+    seconds: float
+
+
+def search_costs(levels: int, max_steps: int = MAX_STEPS) -> list[SearchCost]:
+    """The same search with fewer and fewer techniques left out; groups of two at each level for the exact one."""
+    radices = (2,) * levels
+
+    def exact() -> int:
+        seen = {exact_start(Goal.ALL_REDUCE, 2**levels)}
+        frontier = set(seen)
+        end = exact_end(Goal.ALL_REDUCE, 2**levels)
+        for _ in range(max_steps - 1):
+            reached = set()
+            for state in frontier - {end}:
+                for step in all_steps(levels):
+                    try:
+                        reached.add(apply_step(state, step, radices))
+                    except RuleBrokenError:
+                        continue
+            frontier = reached - seen
+            seen |= reached
+        return len(seen)
+
+    def symbolic(prune: bool) -> int:
+        seen = {start_state(Goal.ALL_REDUCE, levels)}
+        frontier = set(seen)
+        end = end_state(Goal.ALL_REDUCE, levels)
+        for _ in range(max_steps - 1):
+            reached = {
+                after
+                for state in frontier - {end}
+                for _, after in successors(state, levels)
+                if not (prune and hopeless(after, levels))
+            }
+            frontier = reached - seen
+            seen |= reached
+        return len(seen)
+
+    found = []
+    techniques: dict[str, Callable[[], int]] = {
+        "exact states": exact,
+        "symbolic states": lambda: symbolic(False),
+        "symbolic states, hopeless ones pruned": lambda: symbolic(True),
+    }
+    for name, search in techniques.items():
+        if name == "exact states" and levels > 3:
+            continue
+        begin = time.perf_counter()
+        states = search()
+        found.append(SearchCost(levels, name, states, time.perf_counter() - begin))
+    return found

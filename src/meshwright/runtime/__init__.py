@@ -1,0 +1,1 @@
+"""What every engine shares: a rank's part in a plan, the checks between ranks, and their start and end."""

@@ -1,0 +1,98 @@
+"""Starting ranks on this machine, through the launchers that their libraries bring along.
+
+What happens to lie in the current folder is neither imported nor executed: Python is started with a safe path, and
+programs are looked for in the absolute folders of PATH alone.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from meshwright.errors import EngineError, TooLargeError
+from meshwright.runtime.signals import die_with_parent, interrupting
+
+MOST_LOCAL = 1024
+"""The most ranks that are started on one machine, and the most devices that JAX makes of it."""
+
+
+def check_local(ranks: int) -> None:
+    """Refuse more ranks than one machine can have."""
+    if ranks > MOST_LOCAL:
+        raise TooLargeError(
+            f"{ranks:,} ranks are too many for this machine: --local starts at most {MOST_LOCAL:,}; start them on the "
+            "machines that the plan is for"
+        )
+
+
+def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment without the current folder in its search paths: no relative PATH, no empty entries elsewhere."""
+    safe = dict(environment)
+    for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
+        entries = safe.pop(name, "").split(os.pathsep)
+        kept = [entry for entry in entries if (Path(entry).is_absolute() if name == "PATH" else entry)]
+        if kept:
+            safe[name] = os.pathsep.join(kept)
+    return safe
+
+
+def find_program(name: str) -> str | None:
+    """Where a program is, if it is not just in the current folder."""
+    return shutil.which(name, path=safe_environment().get("PATH", os.defpath))
+
+
+def torchrun_command(ranks: int) -> list[str]:
+    """The command that starts so many ranks of a Python module that follows it, with torchrun."""
+    return [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+
+
+def mpirun_command(ranks: int) -> list[str]:
+    """The command that starts so many ranks of the command that follows it, with Open MPI's or MPICH's mpirun."""
+    path = find_program("mpirun")
+    if path is None:
+        raise EngineError("there is no mpirun here; install Open MPI or MPICH, on Debian: apt-get install openmpi-bin")
+    asked = subprocess.run([path, "--version"], env=safe_environment(), capture_output=True, text=True, check=False)
+    version = asked.stdout
+    command = [path, "-n", str(ranks)]
+    if "Open MPI" in version or "OpenRTE" in version:
+        command += ["--oversubscribe", "--bind-to", "none"]
+        if os.geteuid() == 0:
+            command.append("--allow-run-as-root")
+    return command
+
+
+def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
+    """Run Meshwright with arguments in so many ranks on this machine; returns the launcher's exit code.
+
+    Whatever ends this process ends the ranks: signals are passed on, and the launcher is told should it just vanish.
+    """
+    check_local(ranks)
+    if engine == "mpi":
+        command = [*mpirun_command(ranks), sys.executable, "-P", "-m", "meshwright", *arguments]
+    else:
+        command = [*torchrun_command(ranks), "-m", "meshwright", *arguments]
+    environment = {"OMP_NUM_THREADS": "1"} | safe_environment()  # ranks share the cores
+    environment["PYTHONSAFEPATH"] = "1"  # also for the ranks that torchrun starts
+    launcher: subprocess.Popen[bytes] | None = None
+    die = partial(die_with_parent, os.getpid(), signal.SIGTERM)
+    with interrupting():
+        try:
+            launcher = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=die)
+            return launcher.wait()
+        finally:
+            if launcher is not None and launcher.poll() is None:
+                _end(launcher)
+
+
+def _end(launcher: "subprocess.Popen[bytes]") -> None:
+    """End a launcher, which ends its ranks; if it does not, end them all."""
+    launcher.terminate()
+    try:
+        launcher.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()

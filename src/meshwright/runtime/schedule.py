@@ -1,0 +1,265 @@
+"""Schedules: a program as one device runs it, on flat contiguous buffers, as the libraries' collectives want them.
+
+A buffer is an array of equal parts with an array axis per level that the program ever scatters, without those levels
+along which the device holds only its own digit. ReduceScatter cuts a buffer into consecutive pieces and AllGather puts
+pieces one after another, so both need their levels to come first, in the order of the hierarchy. Which level comes
+first at the start is free for an all-reduce, where parts are just a way to cut the tensor: the order is chosen so
+that pieces come out in the right places. Where they cannot, a copy reorders the buffer; there are no other copies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from math import prod
+
+from meshwright.language.program import Collective, Goal, Program, as_goal, check_fits
+from meshwright.placement.hierarchy import Hierarchy
+from meshwright.placement.radix import digits_of, number_of
+
+INPUT, OUTPUT, SCRATCH = 0, 1, 2
+"""Buffers: where the tensor is, where the result goes (for all-reduce, reduce and broadcast both are one), and two
+more.
+"""
+
+IN_PLACE = frozenset({Goal.ALL_REDUCE, Goal.REDUCE, Goal.BROADCAST})
+"""The goals whose result takes the place of the tensor."""
+
+SEARCHED = 5
+"""Up to so many levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
+
+Order = tuple[int, ...]
+"""The levels of a buffer's array axes, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copies a buffer, seen as an array of parts with the given shape, so that the result's array axes are `axes`."""
+
+    source: int
+    target: int
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def parts(self) -> int:
+        """The size of both buffers."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective with the devices of one group, in rank order; the first one is the root of a rooted collective.
+
+    source and target are buffers of `taken` and `given` parts; AllReduce, Reduce and Broadcast work in place.
+    """
+
+    collective: Collective
+    step: int
+    group: tuple[int, ...]
+    source: int
+    target: int
+    taken: int
+    given: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What one device does: the tensor has `parts` equal parts, after padding; `scratch` holds the sizes of the buffers
+    from `SCRATCH` on, in parts.
+    """
+
+    goal: Goal
+    parts: int
+    moves: tuple[Copy | Call, ...]
+    scratch: tuple[int, ...]
+
+
+def schedule(program: Program, hierarchy: Hierarchy, device: int, goal: Goal | str = Goal.ALL_REDUCE) -> Schedule:
+    """What a device of the group does to run a valid program.
+
+    >>> from meshwright import parse_hierarchy, parse_program
+    >>> h = parse_hierarchy("node=2,gpu=2")
+    >>> program = parse_program("ReduceScatter inside node; AllReduce across node; AllGather inside node", h)
+    >>> for move in schedule(program, h, 3).moves:
+    ...     print(move.collective, move.group, move.source, move.target, move.taken, move.given)
+    ReduceScatter (2, 3) 0 2 2 1
+    AllReduce (1, 3) 2 2 1 1
+    AllGather (2, 3) 2 0 1 2
+    """
+    goal = as_goal(goal)
+    check_fits(program, len(hierarchy.radices))
+    lowering = min(
+        (_Lowering(program, hierarchy.radices, goal, start) for start in _starts(program, hierarchy, goal)),
+        key=lambda lowering: lowering.copied,
+    )
+    return lowering.schedule(device)
+
+
+def _starts(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[Order]:
+    """The orders in which a whole tensor may be cut into parts."""
+    if goal not in IN_PLACE:
+        return [tuple(range(len(hierarchy.radices)))]
+    scattered = [step.grouping for step in program.steps if step.collective is Collective.REDUCE_SCATTER]
+    cut = sorted({level for grouping in scattered for level in range(grouping.first, grouping.last + 1)})
+    if len(cut) <= SEARCHED:
+        return list(permutations(cut))
+    first = {
+        level: number for number, g in reversed(list(enumerate(scattered))) for level in range(g.first, g.last + 1)
+    }
+    return [tuple(cut), tuple(sorted(cut, key=lambda level: (first[level], level)))]
+
+
+class _Lowering:
+    """A program with a given order at the start: for every step, who reorders what.
+
+    Devices with zeros in the same places do the same, so they are told apart only by the set of levels, as bits,
+    at which their digits are zero.
+    """
+
+    def __init__(self, program: Program, radices: tuple[int, ...], goal: Goal, start: Order) -> None:
+        self.program, self.radices, self.goal, self.start = program, radices, goal, start
+        self.kinds = range(1 << len(radices))
+        self.reorders: list[dict[int, tuple[Order, Order]]] = []  # before each step and at the end: from, to
+        self.orders: list[list[Order | None]] = [self.at_start()]
+        for step in program.steps:
+            self.advance(step.collective, range(step.grouping.first, step.grouping.last + 1), step.grouping.masters)
+        self.finish()
+        self.copied = sum(
+            max((self.parts(before) for before, _ in reorders.values()), default=0) for reorders in self.reorders
+        )
+
+    def parts(self, order: Order) -> int:
+        return prod(self.radices[level] for level in order)
+
+    def at_start(self) -> list[Order | None]:
+        if self.goal is Goal.ALL_GATHER:
+            return [()] * len(self.kinds)
+        if self.goal is Goal.BROADCAST:
+            return [*[None] * (len(self.kinds) - 1), self.start]
+        return [self.start] * len(self.kinds)
+
+    def advance(self, collective: Collective, levels: range, masters: bool) -> None:
+        orders = self.orders[-1]
+        after, reorders = list(orders), {}
+        over = sum(1 << level for level in levels)
+        for kind in self.kinds:
+            if masters and any(not kind >> level & 1 for level in range(levels.stop, len(self.radices))):
+                continue
+            first = orders[kind | over]
+            assert first is not None, "the program is valid"
+            rest = tuple(level for level in first if level not in levels)
+            wanted = (*levels, *rest) if collective is Collective.REDUCE_SCATTER else first
+            held = orders[kind]
+            if held is not None and held != wanted and collective is not Collective.BROADCAST:
+                reorders[kind] = held, wanted
+            if collective is Collective.REDUCE_SCATTER:
+                after[kind] = rest
+            elif collective is Collective.ALL_GATHER:
+                after[kind] = (*levels, *first)
+            elif collective is Collective.REDUCE and kind & over != over:
+                after[kind] = None
+            else:
+                after[kind] = wanted
+        self.orders.append(after)
+        self.reorders.append(reorders)
+
+    def finish(self) -> None:
+        reorders = {}
+        for kind, held in enumerate(self.orders[-1]):
+            if held is not None and self.goal is not Goal.REDUCE_SCATTER and held != self.start:
+                reorders[kind] = held, self.start
+        self.reorders.append(reorders)
+
+    def schedule(self, device: int) -> Schedule:
+        digits = digits_of(device, self.radices)
+        kind = sum(1 << level for level, digit in enumerate(digits) if digit == 0)
+        moves: list[_Copy | _Call] = []
+        for number, step in enumerate(self.program.steps):
+            if kind in self.reorders[number]:
+                moves.append(self.reorder(*self.reorders[number][kind]))
+            levels = range(step.grouping.first, step.grouping.last + 1)
+            if step.grouping.masters and any(digits[levels.stop :]):
+                continue
+            first = not any(digits[level] for level in levels)
+            before, after = self.orders[number][kind], self.orders[number + 1][kind]
+            receives = step.collective is Collective.BROADCAST and not first
+            moves.append(
+                _Call(
+                    step.collective,
+                    number,
+                    self.group(digits, levels),
+                    taken=0 if receives or before is None else self.parts(before),
+                    given=0 if after is None else self.parts(after),
+                )
+            )
+        if kind in self.reorders[-1]:
+            moves.append(self.reorder(*self.reorders[-1][kind]))
+        ends_with_nothing = self.orders[-1][kind] is None
+        return _with_buffers(moves, self.goal, self.parts(self.start), ends_with_nothing)
+
+    def reorder(self, before: Order, after: Order) -> "_Copy":
+        return _Copy(tuple(self.radices[level] for level in before), tuple(before.index(level) for level in after))
+
+    def group(self, digits: tuple[int, ...], levels: range) -> tuple[int, ...]:
+        first = number_of([0 if level in levels else digit for level, digit in enumerate(digits)], self.radices)
+        stride = prod(self.radices[levels.stop :])
+        return tuple(range(first, first + stride * prod(self.radices[level] for level in levels), stride))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    collective: Collective
+    step: int
+    group: tuple[int, ...]
+    taken: int
+    given: int
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether the result is in another buffer than what was there before."""
+        return self.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER) or self.taken == 0
+
+
+def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, parts: int, ends_with_nothing: bool) -> Schedule:
+    """Choose the buffers: no move writes to what it reads, and the last one writes to where the result goes."""
+    moves = list(moves)
+    in_place = goal in IN_PLACE
+    home = INPUT if in_place else OUTPUT
+    hops = [k for k, move in enumerate(moves) if isinstance(move, _Copy) or move.moves_on]
+    reads_input = bool(hops) and not _receives(moves[hops[0]])
+    if not ends_with_nothing and ((in_place and len(hops) == 1 and reads_input) or (not in_place and not hops)):
+        hops.append(len(moves))
+        moves.append(_Copy((parts,), (0,)))
+    # From the end: the result goes home, what is read for it comes from elsewhere, what is read for that from home or
+    # elsewhere again; only the tensor itself must not be written to while it is read.
+    away = (SCRATCH, INPUT if in_place else SCRATCH + 1)
+    targets = {k: away[(back - 1) % 2] if back else home for back, k in enumerate(reversed(hops))}
+    if reads_input and targets[hops[0]] == INPUT:
+        targets[hops[0]] = SCRATCH + 1
+    scratch = [0, 0]
+    at = INPUT
+    placed: list[Copy | Call] = []
+    for k, move in enumerate(moves):
+        target = targets.get(k, at)
+        given = prod(move.shape) if isinstance(move, _Copy) else move.given
+        if target >= SCRATCH:
+            scratch[target - SCRATCH] = max(scratch[target - SCRATCH], given)
+        if isinstance(move, _Copy):
+            placed.append(Copy(at, target, move.shape, move.axes))
+        else:
+            source = target if _receives(move) else at
+            placed.append(Call(move.collective, move.step, move.group, source, target, move.taken, move.given))
+        at = target
+    while scratch and not scratch[-1]:
+        scratch.pop()
+    return Schedule(goal, parts, tuple(placed), tuple(scratch))
+
+
+def _receives(move: _Copy | _Call) -> bool:
+    return isinstance(move, _Call) and move.collective is Collective.BROADCAST and move.taken == 0

@@ -1,0 +1,69 @@
+"""Signals that ask a process to end: cleaning up first, and ending with the process that started one."""
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        """Put down which."""
+        self.number = number
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Have the signals that ask to end raise `Interrupted` meanwhile, so that what was begun is cleaned up.
+
+    Only the first one does: what cleans up is not interrupted in turn. SIGQUIT still ends the process at once.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield
+        return
+
+    def stop(number: int, _: object) -> None:
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, stop) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def fork() -> int:
+    """Fork. A signal that comes meanwhile is not lost, and does not make the child clean up what is its parent's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            for number in ENDING:
+                signal.signal(number, signal.SIG_DFL)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_at_once() -> None:
+    """Have SIGTERM and SIGHUP end this process as it is: a rank that waits inside a library could not clean up."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
+
+def die_with_parent(parent: int, number: int) -> None:
+    """Have Linux send this process a signal when the one that started it, `parent`, ends, however that happens."""
+    ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it has ended already
+        os.kill(os.getpid(), number)

@@ -1,0 +1,74 @@
+"""A watchdog for waits that cannot be broken off, as inside MPI and XLA: it ends the process, and says why."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Self
+
+TICK = 0.1
+
+
+class Watchdog:
+    """Ends this process when it waits too long for others; the launcher then ends them.
+
+    Used as `with watchdog(what):`, where `what` is a text or a function that makes one.
+    """
+
+    _all: "set[Watchdog]" = set()  # noqa: RUF012 - all of the process, which one thread watches
+    _started = False
+    _lock = threading.Lock()
+
+    def __init__(self, timeout: float, rank: int) -> None:
+        """Watch over one thread's waits."""
+        self.timeout, self.rank = timeout, rank
+        self.what: str | Callable[[], str] = ""
+        self.deadline = inf
+        with Watchdog._lock:
+            if not Watchdog._started:
+                threading.Thread(target=_watch, name="meshwright-watchdog", daemon=True).start()
+                Watchdog._started = True
+            Watchdog._all.add(self)
+
+    def __call__(self, what: str | Callable[[], str]) -> Self:
+        """Name what is about to be waited for."""
+        self.what = what
+        return self
+
+    def __enter__(self) -> None:
+        """Start the clock."""
+        self.deadline = time.monotonic() + self.timeout
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the clock."""
+        self.deadline = inf
+        self.what = ""
+
+    def close(self) -> None:
+        """Watch no longer."""
+        with Watchdog._lock:
+            Watchdog._all.discard(self)
+
+    def fire(self) -> None:
+        """Say what was waited for, and end."""
+        try:
+            what = self.what if isinstance(self.what, str) else self.what()
+            print(
+                f"meshwright: rank {self.rank} waited {self.timeout:g} s in {what}: another rank has died, hangs or "
+                "makes other calls",
+                file=sys.stderr,
+                flush=True,
+            )
+        finally:  # also where nobody reads what is said
+            os._exit(3)
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(TICK)
+        now = time.monotonic()
+        for each in tuple(Watchdog._all):
+            if now > each.deadline:
+                each.fire()

@@ -1,0 +1,1 @@
+"""The cluster: levels, links and fabrics."""

@@ -1,0 +1,131 @@
+"""A hierarchical system: levels, outermost first, each with a count and a link."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import prod
+
+from meshwright.errors import SpecError
+from meshwright.text.spec import (
+    MAX_PRODUCT,
+    as_tuple,
+    check_count,
+    check_names,
+    check_title,
+    check_type,
+    is_number,
+    shown,
+    unknown,
+)
+
+EXAMPLE = "node=4@8GB/s,gpu=16@270GB/s"
+
+LEAST, MOST = 1e-30, 1e30
+"""What bandwidths and latencies lie between: as in units, and so that no time overflows."""
+
+
+class Fabric(StrEnum):
+    """How the children of one instance of a level are wired to each other."""
+
+    SWITCH = "switch"
+    RING = "ring"
+    BUS = "bus"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What connects the children of one level: bytes per second and direction of one child's port, and more.
+
+    bandwidth: of one child's port into the fabric, full duplex, per direction; for a `ring` of one link to a
+        neighbour, for a `bus` of the whole bus.
+    latency: seconds to start one message.
+    per_device: the most that one device alone can push through the port; on a `ring`, over one link.
+    fabric: `switch`, `ring` (neighbour links only) or `bus` (one bandwidth for all children).
+    bypass: traffic that leaves the level does not use these ports; on a `ring` it never does.
+    reduces: the switch adds up what passes through it.
+    """
+
+    bandwidth: float | None = None
+    latency: float = 0.0
+    per_device: float | None = None
+    fabric: Fabric = Fabric.SWITCH
+    bypass: bool = False
+    reduces: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no link can have."""
+        for name in ("bandwidth", "per_device"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and LEAST <= value <= MOST):
+                raise SpecError(f"{name} must be bytes per second, greater than zero and finite, not {shown(value)}")
+        if not (is_number(self.latency) and (self.latency == 0 or LEAST <= self.latency <= MOST)):
+            raise SpecError(f"latency must be zero or more seconds, not {shown(self.latency)}")
+        if not isinstance(self.fabric, str) or self.fabric not in list(Fabric):
+            raise SpecError(unknown("fabric", self.fabric, [str(fabric) for fabric in Fabric]))
+        object.__setattr__(self, "fabric", Fabric(self.fabric))
+        for name in ("bypass", "reduces"):
+            if type(getattr(self, name)) is not bool:
+                raise SpecError(f"{name} must be True or False, not {shown(getattr(self, name))}")
+        if self.reduces and self.fabric is not Fabric.SWITCH:
+            raise SpecError(f"only a switch can reduce, not a {self.fabric}")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level: `count` children in each instance of the level above, joined by `link`."""
+
+    name: str
+    count: int
+    link: Link = Link()
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are not positive whole numbers of a sane size."""
+        check_count(self.count, f"level {shown(self.name)}", EXAMPLE)
+        check_type(self.link, Link, f"a Link for the level {shown(self.name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Levels, outermost first. Devices are numbered in mixed radix, the outermost level most significant.
+
+    message_rate: how many messages per second all devices together can handle, where they share one machine's
+    processors; None where each has its own.
+
+    >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
+    >>> system.devices, system.counts
+    (64, (4, 16))
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    message_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty list of levels and names that are malformed or appear twice."""
+        check_title(self.name, "the name of a system")
+        object.__setattr__(self, "levels", as_tuple(self.levels, Level, "levels of a system"))
+        if not self.levels:
+            raise SpecError(f"a system needs at least one level, as in {EXAMPLE!r}")
+        check_names([level.name for level in self.levels], f"system {shown(self.name)}", EXAMPLE)
+        if self.devices > MAX_PRODUCT:
+            raise SpecError(
+                f"the system {shown(self.name)} has {self.devices:.1e} devices; at most {MAX_PRODUCT:.0e} are possible"
+            )
+        if self.message_rate is not None and not (is_number(self.message_rate) and LEAST < self.message_rate < 1e15):
+            raise SpecError(
+                f"the system {shown(self.name)} has message_rate={shown(self.message_rate)}; expected messages per "
+                "second"
+            )
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The count of each level."""
+        return tuple(level.count for level in self.levels)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return prod(self.counts)
+
+    def with_outermost(self, count: int) -> "System":
+        """The same system with another outermost count."""
+        return replace(self, levels=(replace(self.levels[0], count=count), *self.levels[1:]))

@@ -1,0 +1,189 @@
+"""Systems from what a user writes: inline text, the name of a preset, a YAML file; and back to plain data."""
+
+import re
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from meshwright.errors import SpecError
+from meshwright.system.model import EXAMPLE, Fabric, Level, Link, System
+from meshwright.text.builtin import builtin_names, builtin_text
+from meshwright.text.spec import check_path, check_type, parse_count, shown, split_items, unknown
+from meshwright.text.units import parse_bandwidth, parse_rate, parse_seconds
+from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
+
+
+def parse_system(text: str) -> System:
+    """A system from `NAME=COUNT[@BANDWIDTH[+LATENCY]],…`, outermost first.
+
+    >>> [str(level.link.latency) for level in parse_system("node=2@100Gbit/s+20us,gpu=8").levels]
+    ['2e-05', '0.0']
+    """
+    levels = []
+    for item in split_items(text, "system", EXAMPLE):
+        name, equals, rest = item.partition("=")
+        if not equals:
+            raise SpecError(
+                f"{shown(item)} in the system {shown(text)} is not NAME=COUNT[@BANDWIDTH[+LATENCY]], as in {EXAMPLE!r}"
+            )
+        count, at, link_text = rest.partition("@")
+        bandwidth, *latency = re.split(r"(?<![eE])\+", link_text, maxsplit=1)
+        link = Link(
+            bandwidth=parse_bandwidth(bandwidth) if at else None,
+            latency=parse_seconds(latency[0]) if latency else 0.0,
+        )
+        name = name.strip()
+        levels.append(Level(name, parse_count(count.strip(), name, "system", EXAMPLE), link))
+    return System(" ".join(text.split()), tuple(levels))
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of the built-in systems, sorted."""
+    return builtin_names("meshwright.system", "presets")
+
+
+def preset(name: str) -> System:
+    """A built-in system, `NAME` or `NAME:COUNT` for another outermost count.
+
+    >>> preset("gcp-a100:2").devices
+    32
+    """
+    check_type(name, str, "the name of a preset")
+    base, colon, count = name.partition(":")
+    if base not in preset_names():
+        raise SpecError(unknown("preset", base, preset_names()))
+    system = read_system_text(builtin_text("meshwright.system", "presets", base), f"{base}.yaml")
+    if not colon:
+        return system
+    outermost = parse_count(count, system.levels[0].name, f"preset {shown(name)}", f"{base}:4")
+    return replace(system.with_outermost(outermost), name=name)
+
+
+def as_system(system: "System | str | PathLike[str]") -> System:
+    """A system, also from what `load_system` reads."""
+    return system if isinstance(system, System) else load_system(system)
+
+
+def load_system(spec: str | PathLike[str]) -> System:
+    """A system from what a user may write: inline text, a preset, or the path of a YAML file.
+
+    >>> load_system("dgx-h100:2").counts
+    (2, 8)
+    """
+    spec = str(check_path(spec, "system")) if isinstance(spec, PathLike) else spec
+    check_type(spec, str, f"a System, a preset, a description like {EXAMPLE!r}, or the path of a .yaml file")
+    if spec.partition(":")[0] in preset_names():
+        return preset(spec)
+    if spec.lower().endswith((".yaml", ".yml")):
+        return read_system(Path(spec))
+    if "=" in spec:
+        return parse_system(spec)
+    if "/" in spec or _is_file(spec):
+        return read_system(Path(spec))
+    raise SpecError(
+        f"{unknown('preset', spec.partition(':')[0], preset_names())}; a system is a preset, "
+        f"a description like {EXAMPLE!r}, or the path of a .yaml file"
+    )
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # no name of a file, such as one that is too long
+        return False
+
+
+_EXAMPLE = "levels: [{name: node, count: 4, bandwidth: 8GB/s, latency: 20us}, {name: gpu, count: 16}]"
+
+
+def read_system(path: Path) -> System:
+    """A system from a YAML file."""
+    return read_system_text(read_text(path, "system"), str(path))
+
+
+def read_system_text(text: str, source: str) -> System:
+    """A system from YAML text; `source` is what error messages call it.
+
+    >>> read_system_text("levels: [{name: node, count: 4, bandwidth: 8GB/s}]", "x.yaml").levels[0].count
+    4
+    """
+    return _system(compose(text, source, _EXAMPLE), source)
+
+
+def system_of(document: Any, source: str) -> System:
+    """A system from what `system_document` gives; `source` is what error messages call it."""
+    return _system(node_of(document, source), source)
+
+
+def _system(root: yaml.Node, source: str) -> System:
+    readers: dict[str, Reader] = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate)}
+    values = mapping(root, source, "a system", readers, ["levels"])
+    try:
+        return System(values.get("name", Path(source).stem), values["levels"], values.get("message_rate"))
+    except SpecError as error:
+        raise problem(root, source, str(error)) from None
+
+
+def system_document(system: System) -> dict[str, Any]:
+    """What a system file holds, as plain data; `system_of` reads it back exactly, also from JSON.
+
+    >>> from meshwright import parse_system
+    >>> system_document(parse_system("node=4@8GB/s"))["levels"]
+    [{'name': 'node', 'count': 4, 'bandwidth': '8000000000.0B/s'}]
+    """
+    levels = []
+    for level in system.levels:
+        link = level.link
+        fields: dict[str, Any] = {"name": level.name, "count": level.count}
+        if link.bandwidth is not None:
+            fields["bandwidth"] = f"{link.bandwidth!r}B/s"
+        if link.latency:
+            fields["latency"] = f"{link.latency!r}s"
+        if link.per_device is not None:
+            fields["per_device"] = f"{link.per_device!r}B/s"
+        if link.fabric is not Fabric.SWITCH:
+            fields["fabric"] = str(link.fabric)
+        fields |= {key: True for key in ("bypass", "reduces") if getattr(link, key)}
+        levels.append(fields)
+    rate = {} if system.message_rate is None else {"message_rate": f"{system.message_rate!r}/s"}
+    return {"name": system.name, "levels": levels, **rate}
+
+
+def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:
+    children = items(node, source, "'levels', outermost first,")
+    levels = [_level(child, source) for child in children]
+    names = [level.name for level in levels]
+    for number, (child, name) in enumerate(zip(children, names, strict=True)):
+        if name in names[:number]:
+            raise problem(child, source, f"there is already a level {shown(name)}; names must differ")
+    return tuple(levels)
+
+
+def _level(node: yaml.Node, source: str) -> Level:
+    values = mapping(node, source, "a level", _READERS, ["name", "count"])
+    name, count = values.pop("name"), values.pop("count")
+    try:
+        return Level(name, count, Link(**values))
+    except SpecError as error:
+        raise problem(node, source, str(error)) from None
+
+
+def _parse_fabric(text: str) -> Fabric:
+    if text not in list(Fabric):
+        raise SpecError(unknown("fabric", text, [str(fabric) for fabric in Fabric]))
+    return Fabric(text)
+
+
+_READERS: dict[str, Reader] = {
+    "name": word,
+    "count": parsed(lambda text: parse_count(text, "a level", "system file", "count: 4")),
+    "bandwidth": parsed(parse_bandwidth),
+    "latency": parsed(parse_seconds),
+    "per_device": parsed(parse_bandwidth),
+    "fabric": parsed(_parse_fabric),
+    "bypass": boolean,
+    "reduces": boolean,
+}

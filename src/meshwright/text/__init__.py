@@ -1,0 +1,1 @@
+"""Names, numbers and files as people write them."""

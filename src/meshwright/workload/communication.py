@@ -1,0 +1,133 @@
+"""What is sent: over which axes, how much, how often, and to what end."""
+
+from dataclasses import dataclass
+
+from meshwright.errors import SpecError
+from meshwright.language.program import Goal, TransferKind, as_goal
+from meshwright.text.spec import (
+    MAX_COUNT,
+    as_tuple,
+    check_names,
+    check_title,
+    check_type,
+    is_number,
+    parse_count,
+    shown,
+    unknown,
+)
+from meshwright.text.units import parse_bytes
+
+MAX_BYTES = 10**14  # a hundred terabytes for one tensor is a mistake
+MAX_TOTAL = 10**18  # and so is an exabyte in a step
+
+REDUCTION_EXAMPLE = "data=2GiB, data+shard=64MiB*80 or reduce-scatter:shard=1GiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is to be reduced: over which axes, how many bytes each device holds, how often, and to what goal.
+
+    For reduce-scatter, all-gather and broadcast, `bytes` is the size of the whole tensor too, not of a part. `hidden`
+    is the share of its time that overlaps with computation and so costs nothing.
+    """
+
+    axes: tuple[str, ...]
+    bytes: int
+    count: int = 1
+    goal: Goal = Goal.ALL_REDUCE
+    name: str = ""
+    hidden: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be reduced."""
+        object.__setattr__(self, "axes", _checked_axes(self.axes, "reduction"))
+        object.__setattr__(self, "goal", as_goal(self.goal))
+        _check_amounts(self, "reduction")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What is sent besides reductions: by everyone to everyone of a group, or by everyone to the next on an axis.
+
+    `bytes` is what each device sends in total.
+    """
+
+    axes: tuple[str, ...]
+    bytes: int
+    kind: TransferKind
+    count: int = 1
+    name: str = ""
+    hidden: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be sent."""
+        object.__setattr__(self, "axes", _checked_axes(self.axes, "transfer"))
+        if not isinstance(self.kind, str) or self.kind not in list(TransferKind):
+            raise SpecError(unknown("kind of transfer", self.kind, list(TransferKind)))
+        object.__setattr__(self, "kind", TransferKind(self.kind))
+        _check_amounts(self, "transfer")
+        if self.kind is TransferKind.POINT_TO_POINT and len(self.axes) > 1:
+            raise SpecError(f"point-to-point goes along one axis, not {'+'.join(self.axes)}")
+
+
+Communication = Reduction | Transfer
+
+
+def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if isinstance(axes, str):
+        raise SpecError(f"expected the axes as a list, as in [{shown(axes)}]")
+    axes = as_tuple(axes, object, f"axes of a {what}")
+    if not axes:
+        raise SpecError(f"a {what} needs at least one axis, like {REDUCTION_EXAMPLE}")
+    if not all(isinstance(axis, str) for axis in axes):
+        raise SpecError(f"a {what} names its axes, not {shown(axes)}")
+    if len(set(axes)) < len(axes):
+        raise SpecError(f"a {what} names each of its axes once, not {shown('+'.join(axes))}")
+    check_names(axes, f"axes of a {what}", "data")
+    return axes
+
+
+def _check_amounts(one: Communication, what: str) -> None:
+    check_title(one.name, f"the name of a {what}")
+    what = f"{what} {shown(one.name)}" if one.name else what
+    for name, value, most in (("bytes", one.bytes, MAX_BYTES), ("count", one.count, MAX_COUNT)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise SpecError(f"a {what} has {name}={shown(value)}; expected a whole number from 1 to {most:,}")
+    if one.bytes * one.count > MAX_TOTAL:
+        raise SpecError(f"a {what} has {one.bytes:,} bytes {one.count:,} times; expected at most {MAX_TOTAL:,} in all")
+    if not is_number(one.hidden) or not 0 <= one.hidden <= 1:
+        raise SpecError(f"a {what} has hidden={shown(one.hidden)}; expected a share of its time, from 0 to 1")
+
+
+def kind_of(one: Communication) -> str:
+    """What a communication does, in a word.
+
+    >>> kind_of(Reduction(("data",), 8))
+    'all-reduce'
+    """
+    return str(one.goal if isinstance(one, Reduction) else one.kind)
+
+
+def exposed(one: Communication) -> float:
+    """How often its time counts: once for each run, less what is hidden."""
+    return one.count * (1 - one.hidden)
+
+
+def parse_reduction(text: str) -> Reduction:
+    """A reduction from `[GOAL:]AXIS[+AXIS…]=BYTES[*COUNT]`.
+
+    >>> parse_reduction("data+shard=64MiB*80") == Reduction(("data", "shard"), 2**26, 80)
+    True
+    """
+    check_type(text, str, f"a reduction as text, like {REDUCTION_EXAMPLE}")
+    goal, colon, rest = text.rpartition(":")
+    axes, equals, amount = rest.partition("=")
+    size, star, count = amount.partition("*")
+    if not equals or not all(axis.strip() for axis in axes.split("+")):
+        raise SpecError(f"{shown(text)} is not [GOAL:]AXIS[+AXIS…]=BYTES[*COUNT], like {REDUCTION_EXAMPLE}")
+    return Reduction(
+        tuple(axis.strip() for axis in axes.split("+")),
+        parse_bytes(size),
+        parse_count(count.strip(), text, "reductions", REDUCTION_EXAMPLE) if star else 1,
+        as_goal(goal.strip()) if colon else Goal.ALL_REDUCE,
+    )

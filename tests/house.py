@@ -1,0 +1,133 @@
+"""The house: its rooms in the order in which data flows, who imports whom, and the picture of it in CONTRIBUTING.md.
+
+`python -m tests.house` draws the picture again.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "meshwright"
+DOCUMENT = ROOT / "CONTRIBUTING.md"
+START, END = "<!-- drawn by python -m tests.house -->", "<!-- end of the drawing -->"
+
+ROOMS = (
+    ("errors",),
+    ("text",),
+    ("system",),
+    ("placement",),
+    ("language",),
+    ("workload",),
+    ("cost",),
+    ("planning",),
+    ("export",),
+    ("runtime",),
+    ("torch", "jax", "mpi"),
+    ("testbed",),
+    ("measure",),
+    ("cli",),
+)
+"""A room may import from itself and from those before it. Those on one line stand side by side: neither imports the
+other.
+"""
+
+FRONT_DOORS = ("meshwright", "meshwright.__main__")
+"""What users start with; nothing imports them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One module imports another; `imported` may also be a package."""
+
+    importer: str
+    imported: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer} imports {self.imported} (line {self.line})"
+
+
+def modules() -> dict[str, Path]:
+    """All modules of the package, with their files."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = ("meshwright", *path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports() -> list[Import]:
+    """Every import of a module of the package in another one, also those inside functions and by name."""
+    known = modules()
+    found = []
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for target in _targets(node):
+                while target not in known:  # what is imported may be a function of a module
+                    target = target.rpartition(".")[0]
+                found.append(Import(name, target, getattr(node, "lineno", 0)))
+    return found
+
+
+def _targets(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if _ours(alias.name))
+    elif isinstance(node, ast.ImportFrom):
+        assert not node.level, f"a relative import in line {node.lineno}: write it out"
+        if node.module and _ours(node.module):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        for text in ast.walk(node.args[0]):
+            if isinstance(text, ast.Constant) and isinstance(text.value, str) and _ours(text.value):
+                # The name of an engine is filled in: it may be any of them.
+                whole = isinstance(node.args[0], ast.Constant)
+                yield from [text.value] if whole else [f"{text.value}{name}" for name in ("torch", "jax", "mpi")]
+
+
+def _ours(name: str) -> bool:
+    return name.split(".")[0] == "meshwright"
+
+
+def room(module: str) -> str:
+    """The room that a module is in."""
+    return module.split(".")[1]
+
+
+def floor(module: str) -> int:
+    """The number of a module's room in the order."""
+    return next(number for number, side_by_side in enumerate(ROOMS) if room(module) in side_by_side)
+
+
+def idea(path: Path) -> str:
+    """The one idea in a module: the first sentence of its docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    first = " ".join(text.split("\n\n")[0].split())
+    return first if first.endswith(".") and ". " not in first else first.split(". ")[0].rstrip(".") + "."
+
+
+def drawing() -> str:
+    """The rooms and what is in them, as a table."""
+    lines = ["| room | module | the one idea in it |", "|---|---|---|"]
+    known = modules()
+    for side_by_side in ROOMS:
+        for name in side_by_side:
+            top = f"meshwright.{name}"
+            folder = known[top].name == "__init__.py"
+            lines.append(f"| **{name}{'/' if folder else ''}** | | {idea(known[top])} |")
+            for module, path in known.items():
+                if module.startswith(f"{top}."):
+                    lines.append(f"| | `{module.removeprefix(f'{top}.')}` | {idea(path)} |")
+    return "\n".join(lines) + "\n"
+
+
+def document(text: str) -> str:
+    """The text of CONTRIBUTING.md with the house as it is now."""
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n\n{drawing()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

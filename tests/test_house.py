@@ -1,0 +1,57 @@
+"""Rooms are entered in the order of the data flow, and CONTRIBUTING.md shows them as they are."""
+
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+
+import meshwright
+from tests.house import DOCUMENT, FRONT_DOORS, ROOMS, document, floor, imports, modules, room
+
+IMPORTS = imports()
+
+
+def test_every_room_is_in_the_order() -> None:
+    rooms = {room(module) for module in modules() if module not in FRONT_DOORS}
+    assert rooms == {name for side_by_side in ROOMS for name in side_by_side}
+
+
+def test_a_room_imports_only_from_those_before_it() -> None:
+    wrong = []
+    for each in IMPORTS:
+        if each.importer in FRONT_DOORS:
+            continue
+        here, there = floor(each.importer), floor(each.imported)
+        if there > here or (there == here and room(each.importer) != room(each.imported)):
+            wrong.append(str(each))
+    assert not wrong
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {module: set() for module in modules()}
+    for each in IMPORTS:
+        graph[each.importer].add(each.imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_nothing_imports_the_front_doors() -> None:
+    """Not even a package: `from meshwright import …` is for users."""
+    assert not [str(each) for each in IMPORTS if each.imported in FRONT_DOORS]
+
+
+def test_lazy_imports_are_seen() -> None:
+    found = {(each.importer, each.imported) for each in IMPORTS}
+    assert ("meshwright", "meshwright.mpi") in found  # by name
+    assert ("meshwright.measure.trials.engines", "meshwright.measure.trials.jax") in found  # inside a function
+
+
+def test_no_public_name_hides_a_module() -> None:
+    names = {module.rpartition(".")[2] for module in modules() if module.count(".") == 1}
+    assert names.isdisjoint(set(meshwright.__all__))
+
+
+def test_contributing_shows_the_house() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert text == document(text), "python -m tests.house draws it again"
