@@ -54,6 +54,8 @@ def _target(name: str, count: int, seed: int, ends: float, folder: Path) -> dict
     failures: dict[str, dict[str, Any]] = {}
     accepted = done = 0
     slowest = 0.0
+    # Once without limits: on many cores, what libraries set aside for their threads is a gigabyte already.
+    target.make(Random(f"{name} {seed}"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with _limited_memory(), _kept_quiet() as said, warnings.catch_warnings():
         warnings.simplefilter("error")
