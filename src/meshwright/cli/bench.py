@@ -1,6 +1,5 @@
 """`meshwright bench`: measure programs on real process groups."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ import click
 from meshwright.cli.common import axes_option, max_steps_option, system_option
 from meshwright.cli.measuring import measure_cases, measuring_options, where
 from meshwright.cost.library import load_library
-from meshwright.errors import SpecError
+from meshwright.errors import MeshwrightError, SpecError
 from meshwright.language.program import ROOTED, Collective
 from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
-from meshwright.placement.placement import Placement, parse_axes, placements
+from meshwright.placement.placement import Placement, parse_axes, parse_placement, placements
 from meshwright.planning.planner import DEFAULT_LIBRARY
 from meshwright.system.model import System
 from meshwright.system.read import load_system
@@ -87,8 +86,8 @@ def bench(
 
 def _placement(system: System, axes: dict[str, int], text: str) -> Placement:
     try:
-        placement = Placement(system, tuple(axes), json.loads(text))
-    except (ValueError, TypeError) as error:
+        placement = parse_placement(text, system, axes)
+    except MeshwrightError as error:
         raise SpecError(f"--placement {text}: {error}") from None
     if placement.sizes != axes:
         raise SpecError(f"--placement {text}: its rows multiply to {placement.sizes}, not to the axes {axes}")

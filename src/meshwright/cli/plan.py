@@ -1,6 +1,5 @@
 """`meshwright plan`: where to put the axes, and how to reduce."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from meshwright.cost.library import library_names
 from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
 from meshwright.language.program import ROOTED, Collective, device_groups, step_text
-from meshwright.placement.placement import Placement, parse_axes
+from meshwright.placement.placement import parse_axes, parse_placement
 from meshwright.planning.constraints import Constraint, Rule, parse_constraint
 from meshwright.planning.explain import why
 from meshwright.planning.orders import Habit, gain, habits, mesh_code
@@ -173,7 +172,7 @@ def plan(
             axes,
             communications,
             library=library,
-            placement=None if matrix is None else _placement(matrix, system, tuple(axes)),
+            placement=None if matrix is None else parse_placement(matrix, system, axes),
             constraints=constraints,
             top=top,
             max_steps=max_steps,
@@ -307,17 +306,6 @@ def _print_habits(habit: list[Habit], best: Plan) -> None:
             f"{gain(one, best):.2f}x",
         )
     print_table(table)
-
-
-def _placement(text: str, system: System, axes: tuple[str, ...]) -> Placement:
-    example = 'a list of rows, one per axis, like "[[4,1],[1,16]]"'
-    try:
-        matrix = json.loads(text)
-    except (ValueError, RecursionError):
-        raise SpecError(f"the placement {text!r} cannot be read; expected {example}") from None
-    if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
-        raise SpecError(f"the placement {text!r} is not {example}")
-    return Placement(system, axes, tuple(tuple(row) for row in matrix))
 
 
 def _print(ranking: Ranking, by_program: bool, workload: Workload | None, constraints: list[Constraint]) -> None:

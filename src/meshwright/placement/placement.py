@@ -1,5 +1,6 @@
 """Placements: how the parallelism axes are split over the levels of a system, as a matrix of factors."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -232,6 +233,23 @@ def parse_axes(text: str) -> dict[str, int]:
     {'data': 4, 'shard': 16}
     """
     return dict(parse_counts(text, "axes", AXES_EXAMPLE))
+
+
+def parse_placement(text: str, system: System, axes: Iterable[str]) -> Placement:
+    """A placement from the text of its matrix: a row for each of the axes.
+
+    >>> from meshwright import parse_system
+    >>> parse_placement("[[4,1],[1,16]]", parse_system("node=4,gpu=16"), ["data", "shard"]).sizes
+    {'data': 4, 'shard': 16}
+    """
+    example = 'a list of rows, one per axis, like "[[4,1],[1,16]]"'
+    try:
+        matrix = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SpecError(f"the placement {text!r} cannot be read; expected {example}") from None
+    if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
+        raise SpecError(f"the placement {text!r} is not {example}")
+    return Placement(system, tuple(axes), tuple(tuple(row) for row in matrix))
 
 
 def placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> Iterator[Placement]:
