@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> ModuleType:
-        """The engines, loaded when they are first asked for: each needs a library of its own."""
+        """Import an engine when it is first used: each needs its own library."""
         if name in ("torch", "jax", "mpi"):
             return import_module(f"meshwright.{name}")
         raise AttributeError(f"module 'meshwright' has no attribute {name!r}")

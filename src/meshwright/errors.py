@@ -17,19 +17,19 @@ class ProgramSyntaxError(MeshwrightError):
     """The text of a program cannot be parsed; the message marks the position."""
 
     def __init__(self, text: str, position: int, expected: str) -> None:
-        """Point at `position` in `text`, where something `expected` is missing."""
+        """Point at `position` in `text`, where `expected` says what should be there."""
         self.text, self.position, self.expected = text, position, expected
-        start = max(text.rfind("\n", 0, position) + 1, position - 80)  # of a long line, what is around the position
+        start = max(text.rfind("\n", 0, position) + 1, position - 80)  # shorten long lines
         line = text[start : position + 40].split("\n", 1)[0].replace("\t", " ")
         marker = " " * (position - start) + "^"
         super().__init__(f"cannot read the program:\n  {line}\n  {marker} {expected}")
 
 
 class InvalidProgramError(MeshwrightError):
-    """A program breaks a rule of the semantics: which step, which group, which rule."""
+    """A program breaks a rule of the semantics; the error says which rule, in which step and which group."""
 
     def __init__(self, rule: str, message: str, step: int | None = None, group: str | None = None) -> None:
-        """`step` counts from 1 and is None where no single step is at fault; `group` names the devices."""
+        """`step` counts from 1 and is None if no single step is at fault; `group` names the devices."""
         self.rule, self.step, self.group = rule, step, group
         super().__init__(message)
 
@@ -41,7 +41,7 @@ class TooLargeError(MeshwrightError):
 class EngineError(MeshwrightError, RuntimeError):
     """A plan cannot run on these processes, or a run failed; the message names the rank, the step and the group.
 
-    agreed: whether every rank concerned has the same error.
+    agreed: whether all ranks of the group raise this same error.
     """
 
     def __init__(self, message: str, *, agreed: bool = False) -> None:
@@ -51,4 +51,6 @@ class EngineError(MeshwrightError, RuntimeError):
 
 
 class MeshwrightWarning(UserWarning):
-    """What is not wrong, but hardly meant: a plan that runs on another library or with other payloads than planned."""
+    """Something that works but is probably not intended: a plan runs on another library, or with other payloads, than
+    planned.
+    """

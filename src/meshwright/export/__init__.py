@@ -1,1 +1,1 @@
-"""Plans in the words of other tools."""
+"""Plans in the formats of other tools; one file per format family."""

@@ -1,8 +1,8 @@
-"""Rank files and host orders: a placement for launchers, so that programs which number ranks by axes need no change.
+"""Rank files and host orders for mpirun and Slurm: they apply a placement to programs that number ranks by axes.
 
-Such a program takes rank r for the r-th place in row-major order over the axes. Started in the order given here, that
-rank runs on the device that the placement has for it. Meshwright's own engines number ranks like devices instead, in
-the system's order.
+Such a program takes rank r for the r-th point in row-major order over the axes, as a DeviceMesh does. Started with one
+of these files, rank r runs on the device that the placement has at that point. Meshwright's own engines need no such
+file: there, rank r is device r.
 """
 
 import re
@@ -15,19 +15,21 @@ from math import prod
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.placement.placement import Placement
 from meshwright.system.model import System
-from meshwright.text.spec import unknown
+from meshwright.text.spec import format_counts, unknown
 
 ORDERS = ("axes", "devices")
 FORMATS = ("rankfile", "machinefile", "slurm")
 
 MOST_HOSTS = 65_536
-"""The most that a host list may name, as in Slurm."""
+"""The most hosts in a host list, as in Slurm."""
 
 MOST_RANKS = 2**20
-"""The most that are listed."""
+"""The most ranks in a file."""
 
 UNBOUND = "S*"
-"""In Open MPI's rank files: the cores of all sockets. Every line needs a slot; a plain `*` is core 0 to Open MPI."""
+"""The slot in Open MPI's rank files that means all cores of all sockets. Every line needs a slot, and Open MPI takes a
+plain `*` for core 0.
+"""
 
 _NAME = re.compile(r"[\w+][\w.@+-]*", re.ASCII)
 _TOKEN = re.compile(r"\[[^\[\]]*\]|[^\[\],]+|.", re.DOTALL)
@@ -36,7 +38,7 @@ _NUMBERS = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """Where a rank runs: on which device of the system, that is, on which host and at which position there."""
+    """Where a rank runs: its device, which is the device at `position` on `host`."""
 
     rank: int
     device: int
@@ -45,22 +47,22 @@ class Seating:
 
 
 def parse_hosts(text: str) -> list[str]:
-    """The names in a host list, as SLURM_JOB_NODELIST holds it.
+    """The names in a host list as Slurm writes it, for example in SLURM_JOB_NODELIST.
 
     >>> parse_hosts("login,n[08-10,12],r[1-2]n[1-2]-ib")
     ['login', 'n08', 'n09', 'n10', 'n12', 'r1n1-ib', 'r1n2-ib', 'r2n1-ib', 'r2n2-ib']
     """
     found: list[str] = []
     for item in _items(text):
-        parts = [_numbers(part) if part.startswith("[") else [part] for part in item]
-        if len(found) + prod(map(len, parts)) > MOST_HOSTS:
+        choices = [_numbers(token) if token.startswith("[") else [token] for token in item]
+        if len(found) + prod(map(len, choices)) > MOST_HOSTS:
             raise SpecError(f"the host list names more than {MOST_HOSTS:,} hosts: {_shortened(text)}")
-        found += map("".join, product(*parts))
+        found += map("".join, product(*choices))
     return found
 
 
 def _items(text: str) -> Iterator[list[str]]:
-    """What a host list has between commas, each cut into names and brackets."""
+    """The items between the commas of a host list, each as its tokens: "n[1-2]-ib" is ["n", "[1-2]", "-ib"]."""
     item: list[str] = []
     for token in _TOKEN.findall(text):
         if token == ",":
@@ -74,15 +76,15 @@ def _items(text: str) -> Iterator[list[str]]:
 
 
 def _numbers(bracket: str) -> list[str]:
-    """The numbers in a bracket, with as many digits as the first of their range."""
+    """The numbers in a bracket, padded to the width of the first of their range: [08-10] is 08, 09, 10."""
     found: list[str] = []
-    for part in bracket[1:-1].split(","):
-        match = _NUMBERS.fullmatch(part.strip())
+    for item in bracket[1:-1].split(","):
+        match = _NUMBERS.fullmatch(item.strip())
         if match is None:
             raise SpecError(f"expected numbers and ranges in brackets, like [1-4,7] or [001-010], not {bracket[:80]}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise SpecError(f"the range {part.strip()} in {bracket[:80]} counts down")
+            raise SpecError(f"the range {item.strip()} in {bracket[:80]} counts down")
         if len(found) + last - first >= MOST_HOSTS:
             raise SpecError(f"the host list names more than {MOST_HOSTS:,} hosts: {bracket[:80]}")
         found += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
@@ -94,7 +96,7 @@ def _shortened(text: str) -> str:
 
 
 def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") -> list[Seating]:
-    """Where each rank runs on some hosts, which are given in the system's order.
+    """Where each rank runs; `hosts` are in the order of the system's devices.
 
     >>> from meshwright import parse_system
     >>> placement = Placement(parse_system("node=2,gpu=2"), ("data", "tensor"), ((1, 2), (2, 1)))
@@ -119,20 +121,20 @@ def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") ->
 
 
 def host_level(system: System, hosts: int) -> str:
-    """What each of some hosts is to a system: all of it, or an instance of a level; refuses other numbers of hosts."""
+    """Which instance of the system one of `hosts` hosts is, like "one node"; refuses a number that fits no level."""
     fitting = {1: "the whole system"}
     for k, level in enumerate(system.levels):
         fitting.setdefault(prod(system.counts[: k + 1]), f"one {level.name}")
     if hosts not in fitting:
         *most, last = (f"{count} ({what}{' each' * (count > 1)})" for count, what in fitting.items())
-        levels = ",".join(f"{level.name}={level.count}" for level in system.levels)
+        levels = format_counts({level.name: level.count for level in system.levels})
         sizes = f"{', '.join(most)} or {last}" if most else last
         raise SpecError(f"{hosts} hosts were given, but the system {levels} can be {sizes} hosts")
     return fitting[hosts]
 
 
 def in_order(seats: Sequence[Seating]) -> bool:
-    """Whether on each host the first rank has the first position, the second the next, and so on."""
+    """Whether on each host the positions increase with the ranks."""
     positions: dict[str, list[int]] = {}
     for seat in seats:
         positions.setdefault(seat.host, []).append(seat.position)
@@ -140,9 +142,9 @@ def in_order(seats: Sequence[Seating]) -> bool:
 
 
 def host_file(seats: Sequence[Seating], form: str, bind: bool = False) -> str:
-    """Seatings as a file: Open MPI's rankfile, a machinefile for MPICH, or a SLURM_HOSTFILE.
+    """The text of a file with seatings: a rankfile for Open MPI, a machinefile for MPICH, or a SLURM_HOSTFILE.
 
-    bind: in a rankfile, bind each rank to the core that has the number of its position.
+    bind: in a rankfile, bind each rank to the core whose number is the rank's position.
     """
     if form not in FORMATS:
         raise SpecError(unknown("format", form, FORMATS))

@@ -1,1 +1,1 @@
-"""Where axes go: parallelism matrices, groups, and the hierarchies that reductions see."""
+"""Where the axes go: placements, reduction groups and their hierarchies."""

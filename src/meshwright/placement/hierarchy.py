@@ -1,4 +1,4 @@
-"""The hierarchy of one reduction group: what the reduction language and synthesis see of a placement."""
+"""The hierarchy of a reduction group: its levels and radices, all that programs and synthesis know of a placement."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from math import prod
 
 from meshwright.errors import SpecError
 from meshwright.placement.placement import Placement
-from meshwright.text.spec import MAX_PRODUCT, as_tuple, check_names, check_type, parse_counts, shown
+from meshwright.text.spec import MAX_PRODUCT, as_tuple, check_names, check_type, format_counts, parse_counts, shown
 
 HIERARCHY_EXAMPLE = "node=4,gpu=16"
 
@@ -23,7 +23,7 @@ class Hierarchy:
     radices: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is not a hierarchy."""
+        """Refuse bad names and radices below 2."""
         object.__setattr__(self, "names", as_tuple(self.names, object, "names of levels"))
         object.__setattr__(self, "radices", as_tuple(self.radices, object, "radices"))
         if len(self.names) != len(self.radices):
@@ -42,11 +42,11 @@ class Hierarchy:
 
     def __str__(self) -> str:
         """The text that `parse_hierarchy` reads."""
-        return ",".join(f"{name}={radix}" for name, radix in zip(self.names, self.radices, strict=True))
+        return format_counts(dict(zip(self.names, self.radices, strict=True)))
 
 
 def hierarchy_of(names: Collection[str], radices: Collection[int]) -> Hierarchy:
-    """The hierarchy of the given levels without those of radix 1, which hold nothing to reduce over."""
+    """The hierarchy of the given levels; those of radix 1 are left out, as there is nothing to reduce over."""
     kept = [(name, radix) for name, radix in zip(names, radices, strict=True) if radix != 1]
     return Hierarchy(tuple(name for name, _ in kept), tuple(radix for _, radix in kept))
 
@@ -62,7 +62,10 @@ def parse_hierarchy(text: str) -> Hierarchy:
 
 
 def reduction_hierarchy(placement: Placement, axes: Collection[str]) -> Hierarchy:
-    """The hierarchy of a reduction group: per level, the product of the factors of the reduction axes.
+    """The hierarchy of a reduction group: the radix of a level is the product of the reduction axes' factors there.
+
+    For example, data with the row (2, 2) is on 2 nodes and in each on 2 GPUs, so a group over data has the hierarchy
+    node=2,gpu=2. Over data and shard, the radices are the products of both rows: node=2*2, gpu=2*8.
 
     >>> from meshwright import Placement, parse_system
     >>> placement = Placement(parse_system("node=4,gpu=16"), ("data", "shard"), ((2, 2), (2, 8)))

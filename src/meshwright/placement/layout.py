@@ -1,4 +1,4 @@
-"""How the groups of one reduction sit on a system: all that a time depends on."""
+"""Layouts: how the groups of one reduction lie on a system; a predicted time depends on nothing else of a placement."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,10 +13,15 @@ from meshwright.system.model import Fabric, Link, System
 
 @dataclass(frozen=True)
 class Layout:
-    """How the groups of one reduction sit on a system: all that a cost depends on.
+    """How the groups of one reduction lie on a system.
 
-    radices: per level of the system, into how many children of one instance a reduction group fans out.
-    columns: per level with a ring fabric, the column of the matrix as (factor, whether it is reduced over); else empty.
+    radices: for each level of the system, over how many children of one instance a group is spread.
+    columns: for each level with a ring fabric, the factors of the matrix column that are not 1, each with whether its
+        axis is reduced over: on a ring it matters who is a neighbour. Empty for other levels.
+
+    For example, data=4 and shard=16 on node=4,gpu=16 with the rows (2, 2) and (2, 8): a group over data has 2 nodes
+    and 2 GPUs in each, so the radices are (2, 2). Below one node there are 16 / 2 = 8 such groups, below one GPU there
+    is 1: `beside` is (8, 1). If gpu were a ring, its column would be ((2, True), (8, False)).
     """
 
     system: System
@@ -30,12 +35,12 @@ class Layout:
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """For each level of the hierarchy, which level of the system it is."""
+        """For each level of the hierarchy, its number among the levels of the system."""
         return tuple(level for level, radix in enumerate(self.radices) if radix > 1)
 
     @cached_property
     def beside(self) -> tuple[int, ...]:
-        """Per level of the system, how many reduction groups run side by side below one child."""
+        """For each level of the system, how many groups one of its children takes part in."""
         ratios = [count // radix for count, radix in zip(self.system.counts, self.radices, strict=True)]
         return tuple(prod(ratios[level + 1 :]) for level in range(len(ratios)))
 
@@ -63,12 +68,12 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
 
 
 def inner_only(link: Link) -> bool:
-    """Whether the level's links carry only traffic between its own children."""
+    """Whether a level's links carry nothing but traffic between its own children."""
     return link.bypass or link.fabric is Fabric.RING
 
 
 def check_links(system: System) -> None:
-    """Refuse a system that a time cannot be computed for."""
+    """Refuse a system with a bandwidth missing, for which no time can be computed."""
     for level in system.levels:
         if level.link.bandwidth is None and level.count > 1:
             raise SpecError(

@@ -1,6 +1,11 @@
 """Matrices of positive integers with given row and column products: enumerated lazily, and counted.
 
-Primes are independent, and for one prime such a matrix is a table of exponents with given row and column sums.
+Every prime factor can be treated alone: its exponents form a table with given row and column sums. For example, the
+sizes 4 and 6 on the counts 2 and 12 have the matrix
+
+    1 4  = 4        prime 2:  0 2 = 2        prime 3:  0 0 = 0
+    2 3  = 6                  1 0 = 1                  0 1 = 1
+    2 12                      1 2                      0 1
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,17 +17,19 @@ from meshwright.errors import TooLargeError
 Matrix = tuple[tuple[int, ...], ...]
 
 MAX_WORK = 1_000_000
-"""Counting gives up after this many tables."""
+"""Counting gives up after this many steps."""
 
 SMALL = 10_000
-"""Lists of rows up to this length are kept for the next time; longer ones are made one by one."""
+"""Lists with up to this many rows are cached; longer ones are made row by row each time."""
 
 
 def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix]:
     """All matrices of positive integers with the given row and column products.
 
-    Any choice for one row leaves a problem with a solution: primes are independent, and a table of exponents with
-    equal totals over rows and columns always exists. So no choice is ever taken back.
+    Row by row, without backtracking: whatever the first row is, the other rows can be filled. That is so for each
+    prime alone: a table of exponents exists whenever the row sums and the column sums add up to the same total. For
+    example, with the sizes 4 and 6 and the counts 2 and 12, the first row can be (2, 2), which leaves (1, 6), or
+    (1, 4), which leaves (2, 3); both leave the product 6.
 
     >>> list(matrices((2, 2), (4,)))
     [((2,), (2,))]
@@ -44,7 +51,7 @@ def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix
 
 
 def rows(size: int, counts: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
-    """The factor rows with product `size` whose entries divide `counts`, larger factors further out first."""
+    """The rows with product `size` whose factors divide `counts`; those with larger outer factors come first."""
     if _count_rows(size, counts) <= SMALL:
         return _kept_rows(size, counts)
     return _each_row(size, counts)
@@ -67,7 +74,12 @@ def _kept_rows(size: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...
 
 @lru_cache(maxsize=2**14)
 def _count_rows(size: int, counts: tuple[int, ...]) -> int:
-    """How many rows there are: per prime, the ways to take its exponent from the counts' exponents."""
+    """How many rows there are: the product over all primes of the ways to spread its exponent over the counts.
+
+    `ways[e]` is in how many ways the levels so far can have taken the exponent e. For example, size 4 = 2^2 on the
+    counts 2 and 8, which have room for 1 and 3 twos: [1, 0, 0] before the first level, [1, 1, 0] after it, [1, 2, 2]
+    after the second. So there are ways[2] = 2 rows: (2, 2) and (1, 4).
+    """
     number = 1
     for prime, exponent in _factorize(size).items():
         ways = [1] + [0] * exponent
@@ -79,7 +91,7 @@ def _count_rows(size: int, counts: tuple[int, ...]) -> int:
 
 
 def _pairs(size: int, counts: tuple[int, ...]) -> Iterable[Matrix]:
-    """The last two rows, of which the second is what the first leaves; they recur under many prefixes."""
+    """The last two rows: the second is what the first leaves. Many choices of the rows above lead to the same ones."""
     if _count_rows(size, counts) <= SMALL:
         return _kept_pairs(size, counts)
     return _each_pair(size, counts)
@@ -105,7 +117,7 @@ def _common_divisors(a: int, b: int) -> tuple[int, ...]:
 
 
 def count_matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> int:
-    """How many such matrices there are: per prime, the tables of exponents, counted row by row.
+    """How many such matrices there are: the product over all primes of the number of tables of exponents.
 
     >>> count_matrices((8, 8, 16), (4, 8, 32))
     49
@@ -124,9 +136,14 @@ def count_matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=2**14)
 def _count_tables(rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
-    """Tables of natural numbers with the given row and column sums, in any order of either."""
+    """How many tables of natural numbers have the given row and column sums.
+
+    Row by row, `counts` says in how many ways the rows so far can leave certain column sums. The order of the columns
+    does not matter, so they are sorted, which makes many cases one. For example, rows (1, 2) and columns (1, 2): the
+    first row takes 1 from either column and leaves (0, 2) or (1, 1). The last row takes all that is left: 2 tables.
+    """
     work = 0
-    counts = {columns: 1}  # by what is left of the columns, sorted: their order is no matter
+    counts = {columns: 1}
     for row in rows[:-1]:
         after: dict[tuple[int, ...], int] = {}
         for left, count in counts.items():
@@ -141,7 +158,7 @@ def _count_tables(rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
 
 
 def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """What can be left of the columns after taking `total` from them."""
+    """All column sums that can be left after a row with the sum `total`."""
     if not columns:
         if total == 0:
             yield ()

@@ -1,4 +1,15 @@
-"""Placements: how the parallelism axes are split over the levels of a system, as a matrix of factors."""
+"""Placements: how the parallelism axes are split over the levels of a system, as a matrix of factors.
+
+Let's use a concrete example, which the comments below refer to: 2 nodes of 4 GPUs, the axes data=2 and shard=4, and
+
+             node  gpu
+    data        1    2        a data group is 2 GPUs of one node
+    shard       2    2        a shard group is 2 nodes with 2 GPUs in each
+
+Where is device 6? It is GPU 2 of node 1. The column of a level splits the position there into digits, one per axis:
+node 1 is (data 0, shard 1), as the column is (1, 2); GPU 2 is (data 1, shard 0), as the column is (2, 2). The row of an
+axis joins its digits: data has (0, 1), which is 1; shard has (1, 0), which is 2. So device 6 is data 1, shard 2.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,16 +31,16 @@ from meshwright.text.spec import as_tuple, check_count, check_names, check_type,
 AXES_EXAMPLE = "data=4,shard=16"
 
 MAX_DEVICES = 2**26
-"""Of larger systems, groups are not listed."""
+"""The groups of systems with more devices are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A parallelism matrix: a row per axis, a column per level.
+    """A parallelism matrix: a row per axis, a column per level, in each cell a factor.
 
-    Rows multiply to the axis sizes, columns to the level counts. A device's position inside a level is split by the
-    column's factors, the first axis most significant; its coordinate on an axis is made of its digits for that axis
-    over the levels, outermost most significant. So a matrix is a bijection between devices and axis coordinates.
+    The factors of a row multiply to the axis's size, those of a column to the level's count. A column splits a device's
+    position in that level into a digit per axis, the first axis most significant. An axis's digits over all levels, the
+    outermost most significant, are the device's coordinate on that axis. So every device has its own coordinates.
 
     >>> from meshwright import parse_system
     >>> placement = Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((2, 1), (1, 4)))
@@ -81,7 +92,7 @@ class Placement:
         return {axis: prod(row) for axis, row in zip(self.axes, self.matrix, strict=True)}
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a device sits on each axis."""
+        """The coordinate of a device on each axis."""
         rank = _whole(rank)
         if type(rank) is not int or not 0 <= rank < self.system.devices:
             raise PlacementError(
@@ -113,6 +124,8 @@ class Placement:
         """The groups of devices that differ on the given axes only, each in rank order."""
         chosen = self.rows(axes)
         self._check_listed()
+        # In the example: all ranks as an array with the array axes (shard on node: 2, data on gpu: 2, shard on gpu: 2).
+        # For the groups of data, the second of them goes last, and the rows of length 2 are 0 2, 1 3, 4 6 and 5 7.
         cells = [
             (row in chosen, factor)
             for column in zip(*self.matrix, strict=True)
@@ -135,36 +148,38 @@ class Placement:
         return self._by_factor().reshape([prod(row) for row in self.matrix])
 
     def factors(self, axes: Iterable[str] | None = None) -> dict[str, int]:
-        """The factors of some axes (of all, if none are given) that are not 1, as `AXIS_LEVEL`; level by level for
-        each axis.
+        """The factors that are not 1, named `AXIS_LEVEL`: of the given axes, or of all; for each axis outermost first.
 
         >>> from meshwright import parse_system
         >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).factors()
         {'data_gpu': 2, 'shard_node': 2, 'shard_gpu': 2}
         """
-        every: dict[str, tuple[str, str]] = {}
         chosen = range(len(self.axes)) if axes is None else self.rows(axes)
-        found: dict[str, int] = {}
+        named: dict[str, tuple[str, str]] = {}
+        factors: list[dict[str, int]] = [{} for _ in self.axes]
         for row, axis in enumerate(self.axes):
             for level, factor in zip(self.system.levels, self.matrix[row], strict=True):
                 name = f"{axis}_{level.name}"
-                if factor > 1 and every.setdefault(name, (axis, level.name)) != (axis, level.name):
+                if factor > 1 and name in named:  # axis a on level b_c, and axis a_b on level c
                     raise PlacementError(
-                        f"axis {every[name][0]!r} on level {every[name][1]!r} and axis {axis!r} on level "
+                        f"axis {named[name][0]!r} on level {named[name][1]!r} and axis {axis!r} on level "
                         f"{level.name!r} would both be called {name!r}: rename one of them"
                     )
-        for row in chosen:
-            for level, factor in zip(self.system.levels, self.matrix[row], strict=True):
                 if factor > 1:
-                    found[f"{self.axes[row]}_{level.name}"] = factor
-        return found
+                    named[name] = axis, level.name
+                    factors[row][name] = factor
+        return {name: factor for row in chosen for name, factor in factors[row].items()}
 
     def factor_mesh(self) -> NDArray[np.int64]:
         """The devices as an array with an array axis per factor of `factors()`."""
         return self._by_factor().reshape(list(self.factors().values()))
 
     def _by_factor(self) -> NDArray[np.int64]:
-        """The devices as an array with an array axis per axis and level, axis by axis."""
+        """The devices as an array with an array axis per axis and level, axis by axis.
+
+        In the example: the ranks in order have the array axes data on node (1), shard on node (2), data on gpu (2),
+        shard on gpu (2); the result has data on node, data on gpu, shard on node, shard on gpu.
+        """
         self._check_listed()
         rows, levels = len(self.axes), len(self.system.levels)
         by_level = np.arange(self.system.devices).reshape(
@@ -192,7 +207,7 @@ class Placement:
         return [self.axes.index(axis) for axis in names]
 
     def __str__(self) -> str:
-        """The matrix with its names, and for each axis in words where its groups sit."""
+        """The matrix with the names of axes and levels, and for each axis where its groups are, in words."""
         levels = self.system.levels
         head = ["axis", "size", *(f"{level.name} {level.count}" for level in levels), "a group of this axis"]
         rows = [
@@ -222,7 +237,7 @@ class Placement:
 
 
 def _whole(number: Any) -> Any:
-    """NumPy's integers as plain ones; what is no whole number stays as it is, to be refused."""
+    """A NumPy integer as an int. Everything else stays as it is, to be checked later."""
     return int(number) if isinstance(number, np.integer) else number
 
 
@@ -255,8 +270,8 @@ def parse_placement(text: str, system: System, axes: Iterable[str]) -> Placement
 def placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> Iterator[Placement]:
     """Every placement of the axes on the system: lazily, without duplicates, in a fixed order.
 
-    The order is that of the matrices row by row, with larger factors further out first: the first placement keeps
-    the first axis on the outermost levels.
+    Matrices are ordered row by row, and those with larger outer factors come first. So the first placement has the
+    first axis on the outermost levels.
 
     >>> from meshwright import parse_system
     >>> [p.matrix for p in placements(parse_system("node=4,gpu=16"), {"data": 4, "shard": 16})]
@@ -269,7 +284,7 @@ def placements(system: System | str | PathLike[str], axes: Mapping[str, int]) ->
 
 def _placements(system: System, axes: Mapping[str, int]) -> Iterator[Placement]:
     names = tuple(axes)
-    # The matrices are right by construction; checking each again would cost more than making it.
+    # The matrices are right by construction, and checking one takes longer than making it: skip Placement.__init__.
     new, put = object.__new__, object.__setattr__
     for matrix in matrices(tuple(axes.values()), system.counts):
         placement = new(Placement)

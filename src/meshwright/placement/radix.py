@@ -1,10 +1,10 @@
-"""Mixed-radix numbers, most significant digit first: how devices, positions and coordinates are numbered."""
+"""Mixed-radix numbers, most significant digit first: how devices and coordinates are numbered."""
 
 from collections.abc import Sequence
 
 
 def digits_of(number: int, radices: Sequence[int]) -> tuple[int, ...]:
-    """The digits of a number.
+    """The digits of a number: device 37 of 4 nodes with 16 GPUs each is GPU 5 of node 2.
 
     >>> digits_of(37, (4, 16))
     (2, 5)

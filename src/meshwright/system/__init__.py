@@ -1,1 +1,1 @@
-"""The cluster: levels, links and fabrics."""
+"""The cluster: levels, links and fabrics, and the built-in presets."""

@@ -1,4 +1,4 @@
-"""A hierarchical system: levels, outermost first, each with a count and a link."""
+"""The model of a cluster: a system has levels, outermost first; each has a count and a link with its fabric."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,7 +20,7 @@ from meshwright.text.spec import (
 EXAMPLE = "node=4@8GB/s,gpu=16@270GB/s"
 
 LEAST, MOST = 1e-30, 1e30
-"""What bandwidths and latencies lie between: as in units, and so that no time overflows."""
+"""The limits of bandwidths and latencies: those that the units accept, and far from where times overflow."""
 
 
 class Fabric(StrEnum):
@@ -33,15 +33,18 @@ class Fabric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What connects the children of one level: bytes per second and direction of one child's port, and more.
+    """How the children of one instance of the level above are connected. Bandwidths are bytes per second.
 
-    bandwidth: of one child's port into the fabric, full duplex, per direction; for a `ring` of one link to a
-        neighbour, for a `bus` of the whole bus.
+    bandwidth: on a `switch`, of each child's port, in each direction; on a `ring`, of one link to a neighbour, in each
+        direction; on a `bus`, of the whole bus.
     latency: seconds to start one message.
-    per_device: the most that one device alone can push through the port; on a `ring`, over one link.
-    fabric: `switch`, `ring` (neighbour links only) or `bus` (one bandwidth for all children).
+    per_device: the most that one device alone can send through a port; on a `ring`, over one link.
+    fabric: `switch`, `ring` (links between neighbours only) or `bus` (one bandwidth shared by all children).
     bypass: traffic that leaves the level does not use these ports; on a `ring` it never does.
-    reduces: the switch adds up what passes through it.
+    reduces: the switch itself adds up what passes through it.
+
+    For example, `node` with bandwidth 400 GB/s and per_device 50 GB/s is a node with eight network cards: all its
+    devices together reach 400 GB/s, but one device alone uses only its own card.
     """
 
     bandwidth: float | None = None
@@ -52,7 +55,7 @@ class Link:
     reduces: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no link can have."""
+        """Refuse values that no link can have."""
         for name in ("bandwidth", "per_device"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and LEAST <= value <= MOST):
@@ -71,14 +74,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level: `count` children in each instance of the level above, joined by `link`."""
+    """One level: each instance of the level above has `count` children, which `link` connects."""
 
     name: str
     count: int
     link: Link = Link()
 
     def __post_init__(self) -> None:
-        """Refuse counts that are not positive whole numbers of a sane size."""
+        """Refuse a count that is not a whole number from 1 to `MAX_COUNT`."""
         check_count(self.count, f"level {shown(self.name)}", EXAMPLE)
         check_type(self.link, Link, f"a Link for the level {shown(self.name)}")
 
@@ -87,9 +90,10 @@ class Level:
 class System:
     """Levels, outermost first. Devices are numbered in mixed radix, the outermost level most significant.
 
-    message_rate: how many messages per second all devices together can handle, where they share one machine's
-    processors; None where each has its own.
+    message_rate: how many messages per second all devices together can handle, if they share the processors of one
+    machine; None if each has its own.
 
+    >>> from meshwright import parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
     >>> system.devices, system.counts
     (64, (4, 16))
@@ -100,7 +104,7 @@ class System:
     message_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an empty list of levels and names that are malformed or appear twice."""
+        """Refuse an empty list of levels, and names that are malformed or appear twice."""
         check_title(self.name, "the name of a system")
         object.__setattr__(self, "levels", as_tuple(self.levels, Level, "levels of a system"))
         if not self.levels:

@@ -1,4 +1,4 @@
-"""Systems from what a user writes: inline text, the name of a preset, a YAML file; and back to plain data."""
+"""Systems from text: a description like node=4@8GB/s, the name of a preset, or a YAML file; and back to plain data."""
 
 import re
 from dataclasses import replace
@@ -63,12 +63,12 @@ def preset(name: str) -> System:
 
 
 def as_system(system: "System | str | PathLike[str]") -> System:
-    """A system, also from what `load_system` reads."""
+    """The given system, or the one that `load_system` makes of a text or a path."""
     return system if isinstance(system, System) else load_system(system)
 
 
 def load_system(spec: str | PathLike[str]) -> System:
-    """A system from what a user may write: inline text, a preset, or the path of a YAML file.
+    """A system from any of the texts for one: a description, the name of a preset, or the path of a YAML file.
 
     >>> load_system("dgx-h100:2").counts
     (2, 8)
@@ -92,7 +92,7 @@ def load_system(spec: str | PathLike[str]) -> System:
 def _is_file(name: str) -> bool:
     try:
         return Path(name).is_file()
-    except (OSError, ValueError):  # no name of a file, such as one that is too long
+    except (OSError, ValueError):  # cannot be the name of a file, for example because it is too long
         return False
 
 

@@ -1,1 +1,1 @@
-"""Names, numbers and files as people write them."""
+"""What users write: names and counts, units, YAML files; and how files are written."""

@@ -1,4 +1,4 @@
-"""The YAML files that ship with the package: presets of systems, libraries, workloads."""
+"""The YAML files that ship with the package: system presets, libraries, workloads."""
 
 from importlib.resources import files
 
@@ -14,5 +14,5 @@ def builtin_names(package: str, folder: str) -> tuple[str, ...]:
 
 
 def builtin_text(package: str, folder: str, name: str) -> str:
-    """The text of one of them."""
+    """The text of one of these files."""
     return files(package).joinpath(folder, f"{name}.yaml").read_text(encoding="utf-8")

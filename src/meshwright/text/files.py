@@ -1,7 +1,8 @@
-"""Writing files, also in folders that others may write to: all or nothing, and never through a link of a stranger's.
+"""Writing files: all or nothing, and never through a symbolic link that another user may have planted.
 
-A link is followed where nobody else can have planted it: it belongs to this user or to root, or its folder can be
-written to by nobody but the folder's owner. Folders are walked by handle, so that what was checked is what is used.
+A link is followed if it belongs to this user or to root, or if only the owner of its folder can write to that folder.
+A path is walked folder by folder, each opened relative to the one before, so that nobody can exchange a folder between
+the check and the use.
 """
 
 import io
@@ -16,14 +17,16 @@ from meshwright.errors import SpecError
 from meshwright.text.spec import shown
 
 MOST_LINKS = 40
-"""As many as Linux follows in one path."""
+"""The most links that are followed in one path, as on Linux."""
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def write_file(path: Path, content: str | bytes, what: str = "the file") -> None:
-    """Write a whole file, all or nothing; a device or a pipe, as /dev/stdout, is written to and never replaced."""
+    """Write a whole file, or leave the old one as it was. A device or a pipe, like /dev/stdout, is written to, never
+    replaced.
+    """
     data = content.encode() if isinstance(content, str) else content
     try:
         place = _locate(path)
@@ -38,7 +41,7 @@ def write_file(path: Path, content: str | bytes, what: str = "the file") -> None
 
 
 def append_file(path: Path, what: str = "the file") -> io.FileIO:
-    """A file opened to be added to, and made if there is none; what is no plain file is refused."""
+    """Open a file for appending, and create it if there is none. Refuses everything but regular files."""
     try:
         place = _locate(path)
         try:
@@ -56,9 +59,9 @@ def append_file(path: Path, what: str = "the file") -> io.FileIO:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a path leads: the handle of a folder, a name in it, and what is there, if anything.
+    """Where a path leads: the descriptor of a folder, a name in it, and what was found there (None: nothing).
 
-    magic: the name is one of /proc's links to an open file, which cannot be followed by its text.
+    magic: the name is one of the links in /proc/PID/fd, which lead to an open file, whatever the link's text says.
     """
 
     folder: int
@@ -68,12 +71,17 @@ class _Place:
 
     @property
     def is_stream(self) -> bool:
-        """Whether writing to it replaces nothing: a pipe, a device, what is open already."""
+        """Whether it is written to in place: a pipe, a device, or a file that is already open."""
         return self.magic or (self.found is not None and not stat.S_ISREG(self.found.st_mode))
 
 
 def _locate(path: Path) -> _Place:
-    """Follow a path as far as its links can be trusted."""
+    """Follow a path to its end; refuses links that cannot be trusted.
+
+    `todo` is the rest of the path, last name first. For example, with the link /tmp/out -> data/x, the path /tmp/out/y
+    is walked as: [y, out, tmp] from /; [y, out] from /tmp; the link puts its own names first, [y, x, data] from /tmp;
+    [y, x] from /tmp/data; [y] from /tmp/data/x.
+    """
     todo = list(reversed(Path.cwd().joinpath(path).parts[1:]))
     folder, links = os.open("/", _FOLDER), 0
     try:
@@ -94,7 +102,7 @@ def _locate(path: Path) -> _Place:
                 target = _followed(folder, name, found)
                 if target.startswith("/"):
                     folder = _into("/", folder)
-                todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+                todo += [name for name in reversed(target.split("/")) if name not in ("", ".")]
             elif not todo:
                 if stat.S_ISDIR(found.st_mode):
                     raise IsADirectoryError("it is a folder")
@@ -109,14 +117,14 @@ def _locate(path: Path) -> _Place:
 
 
 def _into(name: str, folder: int) -> int:
-    """The handle of a folder inside another, whose handle is given up."""
+    """Open a folder inside another one, whose descriptor is closed."""
     inner = os.open(name, _FOLDER, dir_fd=folder)
     os.close(folder)
     return inner
 
 
 def _followed(folder: int, name: str, link: os.stat_result) -> str:
-    """What a link says, if it can be trusted."""
+    """The target of a link; refuses one that cannot be trusted."""
     if not _trusted(folder, link):
         raise _refusal(f"the link {name}", link)
     target = os.readlink(name, dir_fd=folder)
@@ -127,7 +135,7 @@ def _followed(folder: int, name: str, link: os.stat_result) -> str:
 
 
 def _trusted(folder: int, found: os.stat_result) -> bool:
-    """Whether nobody else can have planted what was found in a folder."""
+    """Whether no other user can have planted what was found in a folder."""
     return found.st_uid in (0, os.geteuid()) or not os.fstat(folder).st_mode & _OTHERS_WRITE
 
 
@@ -139,7 +147,7 @@ def _refusal(what: str, found: os.stat_result) -> OSError:
 
 
 def _leads_to_open_file(folder: int, name: str) -> bool:
-    """Whether a link is one of /proc's: it leads to what a process has open, whatever its text says."""
+    """Whether a link is one of those in /proc/PID/fd."""
     with suppress(FileNotFoundError):
         return name.isdecimal() and os.fstat(folder).st_dev == Path("/proc/self").stat().st_dev
     return False
@@ -159,7 +167,7 @@ def _write(place: _Place, data: bytes) -> None:
             os.fchmod(handle, stat.S_IMODE(place.found.st_mode) & 0o777)
         _write_all(handle, data, sync=True)
         os.replace(unfinished, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
-    except FileExistsError:  # whose it is, nobody knows
+    except FileExistsError:  # somebody else's file: not ours to remove
         raise
     except BaseException:
         with suppress(FileNotFoundError):
@@ -171,12 +179,12 @@ def _opened_stream(place: _Place) -> int:
     if not place.magic:
         return os.open(place.name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder)
     if os.path.samestat(os.fstat(place.folder), Path("/proc/self/fd").stat()):
-        return os.dup(int(place.name))  # and not opened anew: that would start over at the beginning of a file
+        return os.dup(int(place.name))  # opening it again would write from the beginning of the file
     return os.open(place.name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=place.folder)
 
 
 def _write_all(handle: int, data: bytes, sync: bool = False) -> None:
-    """Write everything to a handle, and close it."""
+    """Write everything to a descriptor, and close it."""
     try:
         left = memoryview(data)
         while left:

@@ -1,4 +1,4 @@
-"""The `NAME=COUNT,NAME=COUNT` notation that systems, axes and hierarchies share."""
+"""Names and counts, and the notation `NAME=COUNT,NAME=COUNT` of systems, axes and hierarchies: parsed and checked."""
 
 import re
 from collections import Counter
@@ -11,23 +11,26 @@ from typing import TypeVar
 
 from meshwright.errors import SpecError
 
-MAX_COUNT = 10**12  # far beyond any machine; keeps factorization and arithmetic instant
+MAX_COUNT = 10**12
+"""The largest count: far beyond any machine, and small enough to be factorized at once."""
 
-MAX_PRODUCT = 10**80  # of counts: no time overflows
+MAX_PRODUCT = 10**80
+"""The largest product of counts: small enough that no predicted time overflows."""
 
-MAX_NAMES = 16  # levels of a system, or axes
+MAX_NAMES = 16
+"""The most levels of a system, and the most axes."""
 
 MAX_TITLE = 1000
-"""The most characters of a name for people."""
+"""The most characters in the title of a system or a workload."""
 
 SHOWN = 80
-"""No value takes more characters than this in a message."""
+"""The most characters that a value takes up in a message."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 
 def shown(value: object) -> str:
-    """A value in a message, whatever it is: not too long, and safe to print.
+    """A value as messages show it: at most `SHOWN` characters, all printable.
 
     >>> shown("data"), len(shown("x" * 1000))
     ("'data'", 80)
@@ -40,20 +43,20 @@ def shown(value: object) -> str:
 
 
 def check_type(value: object, kind: type | UnionType, expected: str) -> None:
-    """Refuse a value of another type; True and False are no numbers."""
+    """Refuse a value of another type. True and False do not count as numbers."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise SpecError(f"expected {expected}, not {shown(value)}")
 
 
 def check_title(text: str, what: str) -> None:
-    """Refuse a name for people that is no text of one line, or would upset a terminal."""
+    """Refuse a title that is too long, has more than one line, or holds control characters."""
     check_type(text, str, f"{what} as text")
     if not text.isprintable() or len(text) > MAX_TITLE:
         raise SpecError(f"{what} is {shown(text)}; expected at most {MAX_TITLE} characters that can be printed")
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that can be computed with: a whole one or a float, and finite as a float."""
+    """Whether it is an int or a float that is finite, also after conversion to float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e300
@@ -68,7 +71,7 @@ T = TypeVar("T")
 
 
 def as_tuple(values: Iterable[T], kind: type, what: str) -> tuple[T, ...]:
-    """Some values of one type as a tuple; a text is not taken for its letters."""
+    """Values of one type as a tuple. Refuses a text, which would otherwise be split into its letters."""
     listed = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping) else None
     if listed is None:
         raise SpecError(f"expected a list of {what}, not {shown(values)}")
@@ -78,7 +81,7 @@ def as_tuple(values: Iterable[T], kind: type, what: str) -> tuple[T, ...]:
 
 
 def check_path(path: str | PathLike[str], what: str) -> Path:
-    """The path of a file, from what a user may give for one."""
+    """The path of a file, from a string or a path object."""
     check_type(path, str | PathLike, f"the path of a {what} file")
     name = fspath(path)
     check_type(name, str, f"the path of a {what} file")
@@ -131,7 +134,7 @@ def parse_count(text: str, name: str, what: str, example: str) -> int:
 
 
 def check_count(count: int, who: str, example: str) -> None:
-    """Refuse what is not a positive whole number of a sane size; `who` has it."""
+    """Refuse a count that is not a whole number from 1 to `MAX_COUNT`; `who` is what the message says has it."""
     if type(count) is not int or not 1 <= count <= MAX_COUNT:
         raise SpecError(
             f"{who} has the count {shown(count)}; expected a whole number from 1 to {MAX_COUNT:,}, as in {example!r}"
@@ -139,7 +142,7 @@ def check_count(count: int, who: str, example: str) -> None:
 
 
 def check_names(names: Sequence[str], what: str, example: str) -> None:
-    """Names must be identifiers and differ from each other."""
+    """Refuse names that are not identifiers, appear twice, or are more than `MAX_NAMES`."""
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SpecError(

@@ -1,7 +1,7 @@
-"""Sizes, bandwidths and times: "2 GiB", "8 GB/s", "20 us" to numbers and back.
+"""Units: sizes, bandwidths, times and rates from text like "2 GiB", "8 GB/s", "20 us", and back to text.
 
-Prefixes are case-sensitive, and a unit is always required: `8GB/s` is bytes, `8Gbit/s` is bits, and `8Gb/s`, which
-people read both ways, is refused.
+Prefixes are case-sensitive, and a unit is always required: `8GB/s` means bytes, `8Gbit/s` means bits, and `8Gb/s`,
+which people read both ways, is refused.
 """
 
 import re
@@ -102,7 +102,7 @@ def parse_rate(text: str) -> float:
 
 
 def format_bytes(value: int) -> str:
-    """The shortest exact text: the largest unit that leaves at most three decimals, bytes otherwise.
+    """The exact size with the largest unit that needs at most three decimals; in plain bytes if there is none.
 
     >>> format_bytes(2**31), format_bytes(1500), format_bytes(1537)
     ('2GiB', '1.5kB', '1.537kB')
@@ -116,7 +116,7 @@ def format_bytes(value: int) -> str:
 
 
 def format_amount(value: float) -> str:
-    """An amount of data for people, to four digits.
+    """An amount of data, rounded to four digits.
 
     >>> format_amount(2**31), format_amount(1.5), format_amount(0.9375 * 2**20)
     ('2GiB', '1.5B', '960KiB')
@@ -128,7 +128,7 @@ def format_amount(value: float) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """A bandwidth for people, to four digits.
+    """A bandwidth, rounded to four digits.
 
     >>> format_bandwidth(2.7e11), format_bandwidth(2.5e6)
     ('270GB/s', '2.5MB/s')
@@ -140,7 +140,7 @@ def format_bandwidth(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """A time for people, to four digits.
+    """A time, rounded to four digits.
 
     >>> format_seconds(0.00002), format_seconds(1.597), format_seconds(0)
     ('20us', '1.597s', '0s')

@@ -1,4 +1,4 @@
-"""Reading YAML files so that every complaint names the file and the line."""
+"""YAML files, read so that every error message names the file and the line."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,18 +12,17 @@ from meshwright.text.spec import shown, unknown
 T = TypeVar("T")
 
 Reader = Callable[[yaml.Node, str], Any]
-"""Turns a node into a value; the text is the source that error messages name."""
-
+"""Turns a node into a value; the second argument is what error messages call the file."""
 
 MAX_TEXT = 2**18
-"""The most bytes of a YAML file: reading that many takes about two seconds."""
+"""The most bytes in a YAML file: PyYAML takes about two seconds for these."""
 
 MAX_DEPTH = 20
-"""The most lists and mappings inside one another."""
+"""How deep lists and mappings may be nested."""
 
 
 def read_text(path: Path, what: str, most: int = MAX_TEXT) -> str:
-    """The text of a file of at most so many bytes; `what` is what the file describes."""
+    """The text of a file of at most `most` bytes; `what` is what the file describes."""
     try:
         with path.open("rb") as file:
             text = file.read(most + 1)
@@ -31,7 +30,7 @@ def read_text(path: Path, what: str, most: int = MAX_TEXT) -> str:
         raise SpecError(f"there is no {what} file {shown(str(path))}") from None
     except OSError as error:
         raise SpecError(f"cannot read the {what} file {shown(str(path))}: {error.strerror}") from None
-    except ValueError as error:  # no path
+    except ValueError as error:  # not a path, for example with a null character in it
         raise SpecError(f"cannot read the {what} file {shown(str(path))}: {error}") from None
     if len(text) > most:
         raise SpecError(f"the {what} file {shown(str(path))} has more than {most:,} bytes; none needs as many")
@@ -42,7 +41,7 @@ def read_text(path: Path, what: str, most: int = MAX_TEXT) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Gives up on deep nesting at once: PyYAML's time for it grows with the square of the depth, or worse."""
+    """Refuses deep nesting at once: PyYAML's time grows with the square of the depth, or faster."""
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         if self.flow_level >= MAX_DEPTH:
@@ -71,7 +70,7 @@ def compose(text: str, source: str, example: str) -> yaml.Node:
         raise SpecError(f"{source}{line}: malformed YAML: {context}{error.problem}") from None
     except yaml.YAMLError as error:
         raise SpecError(f"{source}: malformed YAML: {str(error).splitlines()[0]}") from None
-    except (RecursionError, ValueError, IndexError) as error:  # PyYAML's own, for what it does not expect
+    except (RecursionError, ValueError, IndexError) as error:  # bugs of PyYAML with malformed text
         raise SpecError(f"{source}: malformed YAML: {error}") from None
     if root is None:
         raise SpecError(f"{source}: the file is empty; expected, for example: {example}")
@@ -79,7 +78,7 @@ def compose(text: str, source: str, example: str) -> yaml.Node:
 
 
 def node_of(document: Any, source: str, depth: int = 0) -> yaml.Node:
-    """Plain data, as from JSON, as a node: read by the same readers, without a text between."""
+    """A node made of plain data, as from JSON: the readers of YAML files read it too, without writing it as text."""
     if depth > MAX_DEPTH:
         raise SpecError(f"{source}: {_TOO_DEEP}")
     if isinstance(document, dict):
@@ -98,7 +97,7 @@ _MAPPING, _SEQUENCE = f"{_TAG}map", f"{_TAG}seq"
 
 
 def problem(node: yaml.Node, source: str, message: str) -> SpecError:
-    """An error about a node; with its line, where it comes from a text."""
+    """An error about a node; it names the node's line if the node comes from a text."""
     line = "" if node.start_mark is None else f" line {node.start_mark.line + 1}"
     return SpecError(f"{source}{line}: {message}")
 
@@ -106,7 +105,7 @@ def problem(node: yaml.Node, source: str, message: str) -> SpecError:
 def mapping(
     node: yaml.Node, source: str, what: str, readers: Mapping[str, Reader], required: Iterable[str]
 ) -> dict[str, Any]:
-    """A mapping with known keys, each read by its reader."""
+    """The values of a mapping, each read by its key's reader; refuses unknown, repeated and missing keys."""
     if not isinstance(node, yaml.MappingNode):
         raise problem(node, source, f"{what} must be a mapping with the keys {', '.join(readers)}")
     values: dict[str, Any] = {}
@@ -129,14 +128,14 @@ def mapping(
 
 
 def items(node: yaml.Node, source: str, what: str) -> list[yaml.Node]:
-    """The nodes of a list that is not empty."""
+    """The nodes of a list; refuses an empty one."""
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise problem(node, source, f"{what} must be a list that is not empty")
     return list(node.value)
 
 
 def word(node: yaml.Node, source: str) -> str:
-    """A plain text."""
+    """The text of a scalar: a word or a number."""
     if not isinstance(node, yaml.ScalarNode) or node.tag not in _PLAIN or not node.value:
         raise problem(node, source, "expected a plain word or number here")
     if not node.value.isprintable():
@@ -148,7 +147,7 @@ _PLAIN = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool")}
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[yaml.Node, str], T]:
-    """A reader for text that `parse` understands."""
+    """A reader for scalars whose text is given to `parse`; its errors get the file and the line."""
 
     def read(node: yaml.Node, source: str) -> T:
         text = word(node, source)
