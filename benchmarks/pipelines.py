@@ -17,12 +17,13 @@ from statistics import median
 from typing import Any
 
 from meshwright import Reduction, load_library, parse_system, placements, plan
-from meshwright.cli.measuring import Where, measure_cases
 from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, join
 from meshwright.measure.bench import Case, Patience, case_of
 from meshwright.measure.calibrate import fit, message_rate, microbenchmarks, observations, shared_processors
+from meshwright.measure.jobs import Job
 from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
+from meshwright.measure.supervise import measure_on
 from meshwright.planning.plan import Plan
 from meshwright.system.model import System
 from meshwright.testbed import temporary
@@ -184,16 +185,13 @@ def measure(part: Part) -> None:
     name = f"pipes{os.getpid()}"
     nominal = parse_system(part.calibration)
     with temporary(nominal, name, part.burst) as bed:
-        measure_cases(
-            bed.system,
-            microbenchmarks(nominal, GLOO, (TINY, 3 << 18)),
-            RESULTS / f"calibration-pipes-{part.name}.jsonl",
-            Where("torch", name, False, FEWER if part is LATENT else MANY, 60.0),
-        )
+        patience = FEWER if part is LATENT else MANY
+        wanted = microbenchmarks(nominal, GLOO, (TINY, 3 << 18))
+        measure_on(bed, Job(nominal, wanted, RESULTS / f"calibration-pipes-{part.name}.jsonl", patience, timeout=60.0))
     out = RESULTS / f"pipelines-{part.name}.jsonl"
     with temporary(parse_system(part.system), name, part.burst) as bed:
         wanted = [case(part, part.bytes, part.programs)]
-        measure_cases(bed.system, wanted, out, Where("torch", name, False, PATIENCE, 90.0))
+        measure_on(bed, Job(bed.system, wanted, out, PATIENCE, timeout=90.0))
 
 
 def measure_mpi(part: Part) -> None:
@@ -221,7 +219,7 @@ def measure_payloads(part: Part) -> None:
                     beside += tuple(text(plan) for plan in best(part, size, chunks, BEST))
             patience = PATIENCE if size >= 1 << 20 else FEWER if part is LATENT else MOST
             out = RESULTS / f"payloads-{part.name}.jsonl"
-            measure_cases(bed.system, [case(part, size, beside)], out, Where("torch", name, False, patience, 120.0))
+            measure_on(bed, Job(bed.system, [case(part, size, beside)], out, patience, timeout=120.0))
 
 
 def joined(part: Part, file: str) -> list[Pair]:

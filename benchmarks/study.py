@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import Reduction, load_library, parse_axes, parse_system, placements
-from meshwright.cli.measuring import Where, measure_cases
 from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, Report, join, report
 from meshwright.measure.bench import Case, Patience, cases
 from meshwright.measure.calibrate import Fit, fit, microbenchmarks, observations
+from meshwright.measure.jobs import Job
 from meshwright.measure.records import Measurement, read_measurements
+from meshwright.measure.supervise import measure_on
 from meshwright.system.model import System
 from meshwright.testbed import temporary
 
@@ -110,19 +111,10 @@ def measure_part(part: Part, wanted: list[Case], library: Library, folder: Path,
     name = f"study{os.getpid()}"
     nominal = parse_system(part.calibration)
     with temporary(nominal, name) as bed:
-        measure_cases(
-            bed.system,
-            microbenchmarks(nominal, library, part.sizes),
-            part.file(folder, "calibration"),
-            Where("torch", name, False, patience, 60.0),
-        )
+        calibration = microbenchmarks(nominal, library, part.sizes)
+        measure_on(bed, Job(nominal, calibration, part.file(folder, "calibration"), patience, timeout=60.0))
     with temporary(parse_system(part.system), name) as bed:
-        measure_cases(
-            bed.system,
-            wanted,
-            part.file(folder, "study"),
-            Where("torch", name, False, patience, 90.0),
-        )
+        measure_on(bed, Job(bed.system, wanted, part.file(folder, "study"), patience, timeout=90.0))
 
 
 def measure_mpi(part: Part, folder: Path, patience: Patience) -> None:

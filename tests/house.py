@@ -63,12 +63,17 @@ def imports() -> list[Import]:
     known = modules()
     found = []
     for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for target in _targets(node):
-                while target not in known:  # what is imported may be a function of a module
-                    target = target.rpartition(".")[0]
-                found.append(Import(name, target, getattr(node, "lineno", 0)))
+        for target, line in imported_names(path):
+            while target not in known:  # what is imported may be a function of a module
+                target = target.rpartition(".")[0]
+            found.append(Import(name, target, line))
     return found
+
+
+def imported_names(path: Path) -> Iterator[tuple[str, int]]:
+    """What a file imports of the package, by its full name, and in which line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        yield from ((target, getattr(node, "lineno", 0)) for target in _targets(node))
 
 
 def _targets(node: ast.AST) -> Iterator[str]:

@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 
 import meshwright
-from tests.house import DOCUMENT, FRONT_DOORS, ROOMS, document, floor, imports, modules, room
+from tests.house import DOCUMENT, FRONT_DOORS, ROOMS, ROOT, document, floor, imported_names, imports, modules, room
 
 IMPORTS = imports()
 
@@ -39,6 +39,13 @@ def test_nothing_imports_in_a_circle() -> None:
 def test_nothing_imports_the_front_doors() -> None:
     """Not even a package: `from meshwright import …` is for users."""
     assert not [str(each) for each in IMPORTS if each.imported in FRONT_DOORS]
+
+
+def test_benchmarks_use_the_library_and_not_the_command_line() -> None:
+    files = sorted((ROOT / "benchmarks").rglob("*.py"))
+    found = [(path.name, name, line) for path in files for name, line in imported_names(path)]
+    assert ("study.py", "meshwright.testbed.temporary") in {(file, name) for file, name, _ in found}
+    assert not [each for each in found if each[1].startswith("meshwright.cli")]
 
 
 def test_lazy_imports_are_seen() -> None:

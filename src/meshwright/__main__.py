@@ -2,4 +2,7 @@
 
 from meshwright.cli import main
 
-main()
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    main()

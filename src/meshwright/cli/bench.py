@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from meshwright.cli.common import axes_option, max_steps_option, system_option
-from meshwright.cli.measuring import measure_cases, measuring_options, where
+from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cost.library import load_library
 from meshwright.errors import MeshwrightError, SpecError
 from meshwright.language.program import ROOTED, Collective
@@ -81,7 +81,7 @@ def bench(
         wanted = [case_of(placement, reduction, profile, texts) for placement in chosen for reduction in reductions]
     else:
         wanted = cases(chosen, reductions, profile, every, best, max_steps, allowed)
-    measure_cases(system, wanted, out, where(options))
+    measure_cases(system, wanted, out, options)
 
 
 def _placement(system: System, axes: dict[str, int], text: str) -> Placement:

@@ -8,7 +8,7 @@ import click
 import yaml
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
-from meshwright.cli.measuring import measure_cases, measuring_options, where
+from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cost.library import library_document, load_library
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
@@ -74,7 +74,7 @@ def calibrate(
         seen += _log(system, entry)
     if measurements is not None and not fit_only:
         chosen = [parse_bytes(size) for size in sizes.split(",")]
-        measure_cases(system, microbenchmarks(system, profile, chosen, not no_rooted), measurements, where(options))
+        measure_cases(system, microbenchmarks(system, profile, chosen, not no_rooted), measurements, options)
     if measurements is not None:
         seen += observations(read_measurements(measurements))
     elif not logs:

@@ -1,10 +1,10 @@
-"""What the verbs share that measure: where to run, how long, and the loop with its progress bar."""
+"""What the verbs share that measure: their options, the start of ranks with --local, and the progress bar."""
 
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,29 +13,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from meshwright import testbed as beds
 from meshwright.cli.common import say, stdout_kept
 from meshwright.errors import SpecError
-from meshwright.measure.bench import Case, Patience, measure
-from meshwright.measure.records import Measurement, Records
-from meshwright.measure.supervise import missing, supervise
-from meshwright.measure.trials.engines import ENGINES, make_engine, start_locally
-from meshwright.runtime.engine import TESTBED
-from meshwright.runtime.signals import end_at_once
+from meshwright.measure.bench import Case, Patience
+from meshwright.measure.jobs import Job, measure_here
+from meshwright.measure.records import Measurement
+from meshwright.measure.supervise import measure_on
+from meshwright.measure.trials.engines import ENGINES, start_locally
 from meshwright.system.model import System
-from meshwright.testbed.watch import link_watch
 from meshwright.text.units import parse_seconds
 
 
-class Where(NamedTuple):
-    """Where and how to measure, from the command line."""
-
-    engine: str
-    testbed: str | None
-    local: bool
-    patience: Patience
-    timeout: float
-
-
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that `where` reads."""
+    """The options that `measure_cases` reads."""
     for option in reversed(
         (
             click.option("--engine", type=click.Choice(ENGINES), default="torch", show_default=True),
@@ -65,58 +53,28 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def where(options: dict[str, Any]) -> Where:
-    """Read the options of `measuring_options`."""
-    patience = Patience(
-        options["least"], max(options["least"], options["most"]), options["width"], parse_seconds(options["budget"])
-    )
+def measure_cases(system: System, cases: Sequence[Case], out: Path, options: dict[str, Any]) -> None:
+    """Measure what the file does not have yet, where the options say; with --local, this does not return."""
+    least, name = options["least"], options["testbed"]
+    patience = Patience(least, max(least, options["most"]), options["width"], parse_seconds(options["budget"]))
     timeout = parse_seconds(options["timeout"])
     if timeout <= 0:
         raise SpecError(f"--timeout {options['timeout']}: expected more than no time")
-    return Where(options["engine"], options["testbed"], options["local"], patience, timeout)
-
-
-def measure_cases(system: System, wanted: list[Case], out: Path, at: Where) -> None:
-    """Measure what the file does not have yet, where the command line says."""
-    if at.local and at.engine in ("torch", "mpi"):
+    job = Job(system, cases, out, patience, timeout, options["engine"])
+    if options["local"] and job.engine in ("torch", "mpi"):
         arguments = [argument for argument in sys.argv[1:] if argument != "--local"]
-        code = start_locally(at.engine, system.devices, arguments)
-        sys.exit(code)
-    if at.testbed is None:
-        with stdout_kept():
-            _rank(wanted, out, at)
+        sys.exit(start_locally(job.engine, system.devices, arguments))
+    if name is not None:
+        measure_on(beds.running(name), job, _bar, say)
         return
-    bed = beds.running(at.testbed)
-    if bed.system.counts != system.counts:
-        raise SpecError(f"testbed {at.testbed!r} has the counts {bed.system.counts}, not {system.counts}")
-    if at.engine != "torch":
-        raise SpecError(
-            f"--testbed runs --engine torch; for {at.engine}, start it yourself with: meshwright testbed exec"
-        )
-    Records(out).close()  # refuses now, if it must
-    every = [measurement for case in wanted for measurement in case.measurements(at.engine)]
-    say(f"{len(missing(out, every))} of {len(every)} measurements are to be made")
-    supervise(bed, out, every, lambda _: _rank(wanted, out, at), at.timeout)
+    with stdout_kept():
+        measure_here(job, _bar)
 
 
-def _rank(wanted: list[Case], out: Path, at: Where) -> None:
-    """What every rank does."""
-    end_at_once()
-    engine = make_engine(at.engine, at.timeout)
-    if 0 not in engine.ranks:
-        measure(engine, wanted, None, at.patience)
-        engine.close()
-        return
-    records = Records(out)
-    every = [measurement for case in wanted for measurement in case.measurements(at.engine)]
+@contextmanager
+def _bar(count: int) -> Iterator[Callable[[Measurement], None]]:
+    """A progress bar on stderr, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    watch = link_watch(os.environ[TESTBED]) if TESTBED in os.environ else None
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=len(missing(out, every)))
-
-        def progress(measurement: Measurement) -> None:
-            bar.update(task, advance=1, description=f"{'+'.join(measurement.over)} {measurement.matrix}")
-
-        measure(engine, wanted, records, at.patience, progress=progress, watch=watch)
-    records.close()
-    engine.close()
+        task = bar.add_task("", total=count)
+        yield lambda one: bar.update(task, advance=1, description=f"{'+'.join(one.over)} {one.matrix}")

@@ -1,4 +1,4 @@
-"""Runs a benchmark in the devices of a testbed, and goes on after ranks have died.
+"""Runs a job on the devices of a testbed, and goes on after ranks have died.
 
 PyTorch is imported once, then a rank is forked for each device, which enters the device's namespace before it starts
 any thread. When ranks die, or nothing happens for too long, the measurement in progress is marked as failed and new
@@ -11,12 +11,12 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from meshwright.errors import EngineError
-from meshwright.measure.records import Measurement, Records, entries
+from meshwright.errors import EngineError, SpecError
+from meshwright.measure.jobs import Bar, Job, measure_here, no_bar
+from meshwright.measure.records import Measurement, Records
 from meshwright.measure.trials.engines import require
 from meshwright.runtime.signals import die_with_parent, fork
 from meshwright.testbed import Testbed, ending
@@ -53,48 +53,57 @@ def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int
     return pids
 
 
-def supervise(bed: Testbed, path: Path, wanted: list[Measurement], work: Callable[[int], None], timeout: float) -> None:
-    """Run ranks until everything is measured or marked as failed; work(rank) measures what is missing in the file."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # addresses have no names here, which is no news
+def measure_on(bed: Testbed, job: Job, bar: Bar = no_bar, say: Callable[[str], object] = lambda _: None) -> None:
+    """Run ranks on the devices of a testbed until everything is measured or marked as failed."""
+    if bed.system.counts != job.system.counts:
+        raise SpecError(f"testbed {bed.network.name!r} has the counts {bed.system.counts}, not {job.system.counts}")
+    if job.engine != "torch":
+        raise SpecError(
+            f"--testbed runs --engine torch; for {job.engine}, start it yourself with: meshwright testbed exec"
+        )
+    Records(job.out).close()  # refuses now, if it must
+    say(f"{len(job.missing())} of {len(job.measurements)} measurements are to be made")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # silence warnings that addresses have no names here
     require("torch")
     importlib.import_module("meshwright.measure.trials.torch")
-    port = 20_000 + os.getpid() % 10_000
-    while missing(path, wanted):
-        port += 1
-        reason = _watch(path, fork_ranks(bed, port, work), timeout)
-        left = missing(path, wanted)
-        if not left:
-            return
-        if not reason:
-            raise EngineError(f"the ranks ended, but {len(left)} measurements are missing in {path}")
-        records = Records(path)
-        try:
-            started = [measurement for measurement in left if measurement.id in records.unfinished]
-            culprit = started[-1] if started else left[0]
-            records.add(replace(culprit, failed=reason))
-        finally:
-            records.close()
+    port = bed.port()
+    while job.missing():
+        port += 1  # the last one may not be free yet
+        reason = _watch(job, fork_ranks(bed, port, lambda _: measure_here(job, bar)))
+        if left := job.missing():
+            if not reason:
+                raise EngineError(f"the ranks ended, but {len(left)} measurements are missing in {job.out}")
+            _mark_failed(job, left, reason)
 
 
-def missing(path: Path, wanted: list[Measurement]) -> list[Measurement]:
-    """What is in no line of the file yet."""
-    done = {entry.id for entry in entries(path) if isinstance(entry, Measurement)} if path.exists() else set()
-    return [measurement for measurement in wanted if measurement.id not in done]
+def _mark_failed(job: Job, left: Sequence[Measurement], reason: str) -> None:
+    """Mark the measurement that the ranks were at, or else the first that is left, so that the next ranks skip it.
+
+    For example, the file has results of A and B, and a line which says that C was started, when rank 2 is killed: C
+    gets a line with `failed`, and new ranks go on with D. If they died before they started any, each attempt still
+    uses up one measurement, so that the loop ends.
+    """
+    with Records(job.out) as records:
+        started = [measurement for measurement in left if measurement.id in records.unfinished]
+        records.add(replace(started[-1] if started else left[0], failed=reason))
 
 
-def _watch(path: Path, pids: dict[int, int], timeout: float) -> str:
-    """Wait for ranks; why they failed, empty if they did not. None is left when this returns."""
+def _watch(job: Job, pids: dict[int, int]) -> str:
+    """Wait for ranks; why they failed, empty if they did not. No rank is left when this returns.
+
+    The file that they write is the sign of life: it grows by a line when a measurement begins and when it ends.
+    """
     size, since = -1, time.monotonic()
     waiting = dict(pids)
     reason = ""
     try:
         while waiting and not reason:
             time.sleep(POLL)
-            now = path.stat().st_size if path.exists() else 0
+            now = job.out.stat().st_size if job.out.exists() else 0
             if now != size:
                 size, since = now, time.monotonic()
-            elif time.monotonic() - since > timeout:
-                reason = f"nothing was measured for {timeout:g} s"
+            elif time.monotonic() - since > job.timeout:
+                reason = f"nothing was measured for {job.timeout:g} s"
             for rank, pid in list(waiting.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if not ended:

@@ -62,6 +62,11 @@ class Testbed:
         """The system that it emulates."""
         return self.network.system
 
+    @staticmethod
+    def port() -> int:
+        """A port for the ranks of this process to meet at; other processes get others."""
+        return 20_000 + os.getpid() % 10_000
+
     def environment(self, device: int, port: int) -> dict[str, str]:
         """What torchrun would tell the rank of a device; the devices inside an innermost switch count as one host."""
         devices, here = self.system.devices, self.system.counts[-1]
@@ -74,7 +79,7 @@ class Testbed:
             "MASTER_ADDR": self.network.address(0),
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": INTERFACE,
-            "TORCH_CPP_LOG_LEVEL": "ERROR",  # addresses have no names here, which is no news
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # silence warnings that addresses have no names here
             "OMP_NUM_THREADS": "1",  # many ranks share few cores
             TESTBED: self.network.name,
         }
@@ -133,7 +138,7 @@ class Testbed:
         they are when this process is interrupted, and they alone when it is killed.
         """
         started: list[subprocess.Popen[bytes]] = []
-        port = 20_000 + os.getpid() % 10_000
+        port = self.port()
         die = partial(die_with_parent, os.getpid(), signal.SIGTERM)
         failed = 0
         try:
