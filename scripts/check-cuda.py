@@ -28,7 +28,7 @@ from meshwright import (
     parse_program,
     parse_system,
 )
-from meshwright.runtime.engine import part_of
+from meshwright.runtime.role import role_of
 from meshwright.torch import Reducer
 from meshwright.torch.executor import Executor
 
@@ -64,18 +64,18 @@ def chunks_on_streams(device: torch.device, ranks: tuple[int, ...], rank: int) -
     program = parse_program("AllReduce inside node; AllReduce across node", Hierarchy(("node", "gpu"), (2, 2)))
     placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
     planned = PlannedReduction(Reduction(("data",), 2**20), program, 1, 1, 1, chunks=4)
-    part = part_of(Plan(placement, load_library("ring"), (planned,)), 0, rank)
+    role = role_of(Plan(placement, load_library("ring"), (planned,)), 0, rank)
     if len(ranks) == 1:
-        (flow,) = part.flows
+        (flow,) = role.flows
         stages = tuple(replace(stage, groups=tuple(ranks for _ in stage.groups)) for stage in flow.stages)
-        part = replace(part, flows=(replace(flow, stages=stages),))
-    lanes = {(stage.lane, group) for flow in part.flows for stage in flow.stages for group in stage.groups}
+        role = replace(role, flows=(replace(flow, stages=stages),))
+    lanes = {(stage.lane, group) for flow in role.flows for stage in flow.stages for group in stage.groups}
     groups = {(lane, group): dist.new_group(list(group)) for lane, group in sorted(lanes)}
     executor = Executor(groups, lambda _slot, length, like: like.new_empty(length), lambda: None)
     mine = torch.zeros(2**20 + 3, device=device)
     torch.cuda._sleep(50_000_000)
     mine += rank + 1
-    executor.run(part, mine, mine, "sum", "nccl")
+    executor.run(role, mine, mine, "sum", "nccl")
     doubled = mine * 2
     assert doubled.unique().tolist() == [2.0 * sum(rank + 1 for rank in ranks)]
     assert len(executor.streams) == 2

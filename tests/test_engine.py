@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from meshwright import EngineError, Goal, MeshwrightWarning, load_library
-from meshwright.runtime.engine import Notices, check_timeout
+from meshwright.runtime.notices import Notices
+from meshwright.runtime.waiting import check_timeout
 from tests.engines import hierarchical, pipelined_plan
 
 

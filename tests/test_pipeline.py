@@ -34,7 +34,7 @@ from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.language.program import Pipelined, parse_pipelined
 from meshwright.placement.layout import layout_of
 from meshwright.planning.plan import flat_program
-from meshwright.runtime.engine import part_of
+from meshwright.runtime.role import role_of
 from tests.engines import pipelined_plan
 from tests.flows import Simulation
 from tests.test_cost import cases, only, pick_program, usable
@@ -240,9 +240,9 @@ def test_a_pipelined_plan_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("goal", list(Goal))
 def test_chunks_cover_the_payload_without_overlap(goal: Goal) -> None:
     best = pipelined_plan(goal, chunks=5)
-    part = part_of(best, 0, 0)
+    role = role_of(best, 0, 0)
     for length in (1, 2, 7, 100, 1001):
-        cut = part.cut(length, 4)
+        cut = role.cut(length, 4)
         whole = length if goal in (Goal.ALL_REDUCE, Goal.REDUCE, Goal.BROADCAST) else -(-length // 4)
         assert cut[0][1] == 0
         assert cut[-1][2] == whole
@@ -254,16 +254,16 @@ def test_chunks_are_not_smaller_than_planned() -> None:
     best = pipelined_plan(Goal.ALL_REDUCE, chunks=8)
     planned = best.reductions[0]
     large: PlannedReduction = replace(planned, reduction=replace(planned.reduction, bytes=8000))
-    part = part_of(replace(best, reductions=(large,)), 0, 0)
-    assert [len(part.cut(length, 4)) for length in (10, 250, 500, 1000, 2000, 100_000)] == [1, 1, 2, 4, 8, 8]
+    role = role_of(replace(best, reductions=(large,)), 0, 0)
+    assert [len(role.cut(length, 4)) for length in (10, 250, 500, 1000, 2000, 100_000)] == [1, 1, 2, 4, 8, 8]
 
 
 def test_shares_are_dealt_out_evenly() -> None:
     best = pipelined_plan(Goal.ALL_REDUCE, chunks=8)
     planned = best.reductions[0]
     (other,) = [program for program, _ in planned.others]
-    part = part_of(replace(best, reductions=(replace(planned, others=((other, 2),)),)), 0, 0)
-    order = [part.flows.index(flow) for flow, _, _ in part.cut(10_000, 4)]
+    role = role_of(replace(best, reductions=(replace(planned, others=((other, 2),)),)), 0, 0)
+    order = [role.flows.index(flow) for flow, _, _ in role.cut(10_000, 4)]
     assert order.count(1) == 2
     assert order[0] == 0
     assert order not in ([0] * 6 + [1] * 2, [1] * 2 + [0] * 6)

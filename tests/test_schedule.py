@@ -14,20 +14,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Device:
-    """One device's buffers; every part has `width` elements."""
+    """One device's buffers; every block has `width` elements."""
 
     def __init__(self, plan: Schedule, whole: int, own: Array | None, width: int) -> None:
         self.plan, self.width = plan, width
-        sizes = {INPUT: plan.parts, OUTPUT: plan.parts}
+        sizes = {INPUT: plan.blocks, OUTPUT: plan.blocks}
         if plan.goal is Goal.ALL_GATHER:
             sizes[INPUT] = 1
         if plan.goal is Goal.REDUCE_SCATTER:
             sizes[OUTPUT] = 1
-        sizes |= {2 + k: parts for k, parts in enumerate(plan.scratch)}
-        self.buffers = {k: np.full(parts * width, -7_000_000) for k, parts in sizes.items()}
+        sizes |= {2 + k: blocks for k, blocks in enumerate(plan.scratch)}
+        self.buffers = {k: np.full(blocks * width, -7_000_000) for k, blocks in sizes.items()}
         if own is not None:
             self.buffers[INPUT][:] = own
-        assert whole == plan.parts * width
+        assert whole == plan.blocks * width
 
     def view(self, buffer: int, parts: int) -> Array:
         view = self.buffers[buffer][: parts * self.width]
@@ -36,8 +36,8 @@ class Device:
 
     def copy(self, move: Copy) -> None:
         assert move.source != move.target
-        source = self.view(move.source, move.parts).reshape(*move.shape, self.width)
-        self.view(move.target, move.parts)[:] = source.transpose(*move.axes, len(move.axes)).reshape(-1)
+        source = self.view(move.source, move.blocks).reshape(*move.shape, self.width)
+        self.view(move.target, move.blocks)[:] = source.transpose(*move.axes, len(move.axes)).reshape(-1)
 
 
 def call(collective: Collective, members: list[tuple[Device, Call]]) -> None:
@@ -64,8 +64,8 @@ def call(collective: Collective, members: list[tuple[Device, Call]]) -> None:
 def run(program: Program, hierarchy: Hierarchy, goal: Goal, width: int = 2) -> list[Array | None]:
     """What every device has where its result belongs, after all schedules have run in lockstep."""
     plans = [schedule(program, hierarchy, device, goal) for device in range(hierarchy.size)]
-    assert len({plan.parts for plan in plans}) == 1
-    whole = plans[0].parts * width
+    assert len({plan.blocks for plan in plans}) == 1
+    whole = plans[0].blocks * width
     inputs = payloads(hierarchy, goal, whole)
     devices = [Device(plan, whole, own, width) for plan, own in zip(plans, inputs, strict=True)]
     queues = [list(plan.moves) for plan in plans]
@@ -106,7 +106,7 @@ def payloads(hierarchy: Hierarchy, goal: Goal, whole: int) -> list[Array | None]
 
 def agrees(program: Program, hierarchy: Hierarchy, goal: Goal) -> None:
     ours = run(program, hierarchy, goal)
-    whole = schedule(program, hierarchy, 0, goal).parts * 2
+    whole = schedule(program, hierarchy, 0, goal).blocks * 2
     theirs = run_program(program, hierarchy, payloads(hierarchy, goal, whole), goal)
     text = program.text(hierarchy)
     for mine, wanted in zip(ours, theirs, strict=True):
@@ -170,9 +170,9 @@ def test_copies_only_where_the_gather_is_transposed(text: str) -> None:
 
 
 def test_a_tensor_is_cut_only_along_levels_that_are_scattered() -> None:
-    assert moves("Reduce all; Broadcast all", "node=2,gpu=4").parts == 1
-    assert moves("ReduceScatter inside node; AllReduce across node; AllGather inside node", "node=2,gpu=4").parts == 4
-    assert moves("ReduceScatter all", "node=2,gpu=4", goal=Goal.REDUCE_SCATTER).parts == 8
+    assert moves("Reduce all; Broadcast all", "node=2,gpu=4").blocks == 1
+    assert moves("ReduceScatter inside node; AllReduce across node; AllGather inside node", "node=2,gpu=4").blocks == 4
+    assert moves("ReduceScatter all", "node=2,gpu=4", goal=Goal.REDUCE_SCATTER).blocks == 8
 
 
 def test_scratch_is_no_larger_than_what_it_holds() -> None:

@@ -13,7 +13,7 @@ from random import Random
 from benchmarks.soak.cell import ROOT, Outcome, ended, fork, text_of, wait_for
 from benchmarks.soak.verdict import aborted
 from meshwright import parse_system
-from meshwright.__main__ import main
+from meshwright.cli import main
 from meshwright.measure.records import Measurement, entries
 from meshwright.testbed import temporary
 

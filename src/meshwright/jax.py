@@ -13,18 +13,11 @@ from meshwright.language.program import ROOTED, Collective, Goal, Step, step_tex
 from meshwright.language.semantics import check_program
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, PlannedReduction
-from meshwright.runtime.engine import (
-    Chooser,
-    Flow,
-    Notices,
-    Over,
-    Seat,
-    check_devices,
-    cut_payload,
-    describe,
-    layout_fault,
-)
+from meshwright.runtime.choose import Chooser, Over, describe
+from meshwright.runtime.notices import Notices
+from meshwright.runtime.role import Flow, cut_payload
 from meshwright.runtime.schedule import Copy, schedule
+from meshwright.runtime.seats import Seat, check_devices, layout_fault
 from meshwright.text.spec import format_counts
 
 try:
@@ -149,7 +142,7 @@ class Reducer:
 
     def _program(self, flow: Flow, flat: Any, levels: list[list[str]], op: str) -> Any:
         if flow.schedule.goal is not Goal.ALL_GATHER:
-            flat = jnp.pad(flat, (0, -flat.size % flow.schedule.parts))
+            flat = jnp.pad(flat, (0, -flat.size % flow.schedule.blocks))
         for move in flow.schedule.moves:
             if isinstance(move, Copy):
                 flat = flat.reshape(*move.shape, -1).transpose(*move.axes, len(move.axes)).reshape(-1)

@@ -16,29 +16,14 @@ from numpy.typing import NDArray
 from meshwright.errors import EngineError
 from meshwright.language.program import REDUCING, Collective, Goal
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import (
-    TIMEOUT,
-    CallCheck,
-    Chooser,
-    Flow,
-    LaneGroup,
-    Notices,
-    Over,
-    Part,
-    Seat,
-    Stage,
-    call_checks,
-    check_timeout,
-    first_line,
-    introduce,
-    judge_start,
-    plan_groups,
-    rank_list,
-    share,
-    sizes,
-)
+from meshwright.runtime.agreement import CallCheck, call_checks, introduce, judge_start
+from meshwright.runtime.choose import Chooser, Over
+from meshwright.runtime.notices import Notices
+from meshwright.runtime.role import Flow, LaneGroup, Role, Stage, part_length, plan_groups, sizes
 from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
-from meshwright.runtime.watchdog import Watchdog
+from meshwright.runtime.seats import Seat
+from meshwright.runtime.waiting import TIMEOUT, Watchdog, check_timeout
+from meshwright.runtime.words import first_line, rank_list
 
 try:
     from mpi4py import MPI
@@ -93,7 +78,7 @@ class Reducer:
             with self._waiting("comparing plans with all other ranks"):
                 self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
                 self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-                self._parts, self._checks = self._compare_plans(check, fault)
+                self._roles, self._checks = self._compare_plans(check, fault)
                 self._groups = self._communicators()
         except BaseException:
             self._watchdog.close()
@@ -171,21 +156,21 @@ class Reducer:
                 raise EngineError(self._broken) from error
             raise
 
-    def _compare_plans(self, check: str, fault: str) -> tuple[list[Part], list[CallCheck]]:
+    def _compare_plans(self, check: str, fault: str) -> tuple[list[Role], list[CallCheck]]:
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         at = Seat(local.rank, local.size)
         local.Free()
-        said, parts = introduce(self.plan, self._comm.size, self.rank, at, check)
+        said, roles = introduce(self.plan, self._comm.size, self.rank, at, check)
         checks = []
         try:
-            checks = call_checks(parts, check, lambda number, ranks: partial(self._agree, ranks, number))
+            checks = call_checks(roles, check, lambda number, ranks: partial(self._agree, ranks, number))
         except EngineError as error:
             fault = fault or str(error)
         said["fault"] = said["fault"] or fault
         everyone = dict(enumerate(self._comm.allgather(said)))
         if fault := judge_start(None if said["fault"] else self.plan.placement.system, everyone):
             raise EngineError(fault)
-        return parts, checks
+        return roles, checks
 
     def _communicators(self) -> dict[LaneGroup, Any]:
         """One for each group that this rank is in; groups without a rank in common are made at once."""
@@ -232,13 +217,13 @@ class Reducer:
         result = array if out is None else _array(out, written=True)
         _refuse(goal, array, op)
         number = self._choose(goal, over, result.nbytes, goal is Goal.ALL_GATHER and out is None)
-        part = self._parts[number]
-        size = len(part.ranks)
+        role = self._roles[number]
+        size = len(role.ranks)
         length = array.size * size if goal is Goal.ALL_GATHER and out is None else result.size
-        mine = share(length, size, part.ranks.index(self.rank))
+        mine = part_length(length, size, role.ranks.index(self.rank))
         kept: Array
         if goal is Goal.REDUCE_SCATTER:
-            result = np.empty(share(length, size, 0), array.dtype)
+            result = np.empty(part_length(length, size, 0), array.dtype)
             kept = result[:mine]
         elif goal is Goal.ALL_GATHER:
             if out is None:
@@ -262,7 +247,7 @@ class Reducer:
         except EngineError:
             return
         check = self._checks[number]
-        check.refuse(str(error), partial(self._announce, self._parts[number].ranks, self._checks.index(check)))
+        check.refuse(str(error), partial(self._announce, self._roles[number].ranks, self._checks.index(check)))
 
     def _announce(self, ranks: Sequence[int], tag: int, key: str, value: Any) -> None:
         """Say one's part of a comparison, and wait for nobody: whoever takes part in it hears it."""
@@ -305,14 +290,14 @@ class Reducer:
             raise EngineError(fault)
 
     def _execute(self, number: int, array: Array, result: Array, op: str) -> None:
-        part = self._parts[number]
-        length = result.size if part.planned.reduction.goal is Goal.ALL_GATHER else array.size
+        role = self._roles[number]
+        length = result.size if role.planned.reduction.goal is Goal.ALL_GATHER else array.size
         at: list[tuple[Flow, Call]] = []  # the calls that were made, the last one under way
-        cut = part.cut(length, array.itemsize)
+        cut = role.cut(length, array.itemsize)
         self._notices.chunks(number, len(cut), length * array.itemsize)
 
-        with self._waiting(lambda: part.words(*at[-1]) if at else "starting a call"):
-            payload = _Payload(part, cut, array, result, self._room)
+        with self._waiting(lambda: role.words(*at[-1]) if at else "starting a call"):
+            payload = _Payload(role, cut, array, result, self._room)
             if len(payload.chunks) == 1:
                 chunk = payload.chunks[0]
                 for stage in chunk.flow.stages:
@@ -327,7 +312,7 @@ class Reducer:
                 self._pipeline(payload.chunks, at, op)
         target = payload.target
         if op == "avg":
-            target /= len(part.ranks)
+            target /= len(role.ranks)
         if not np.may_share_memory(target, result):
             result[...] = target[: result.size].reshape(result.shape)
 
@@ -430,9 +415,9 @@ class _Chunk(NamedTuple):
 
     def copy(self, move: Copy) -> None:
         """Reorder a buffer."""
-        seen = self.buffers[move.source][: move.parts * self.width].reshape(*move.shape, self.width)
+        seen = self.buffers[move.source][: move.blocks * self.width].reshape(*move.shape, self.width)
         shuffled = seen.transpose(*move.axes, len(move.axes))
-        self.buffers[move.target][: move.parts * self.width].reshape(shuffled.shape)[...] = shuffled
+        self.buffers[move.target][: move.blocks * self.width].reshape(shuffled.shape)[...] = shuffled
 
     def ends(self, move: Call) -> tuple[Array, Array]:
         """What a collective takes, and where its result goes."""
@@ -447,13 +432,13 @@ class _Payload:
 
     def __init__(
         self,
-        part: Part,
+        role: Role,
         cut: Sequence[tuple[Flow, int, int]],
         array: Array,
         result: Array,
         allocate: Callable[[int, int, Any], Array],
     ) -> None:
-        goal, size, whole = part.planned.reduction.goal, len(part.ranks), len(cut) == 1
+        goal, size, whole = role.planned.reduction.goal, len(role.ranks), len(cut) == 1
         length = result.size if goal is Goal.ALL_GATHER else array.size
         _, taken, given = sizes(cut[0][0].schedule, length)
         if goal in IN_PLACE and not whole:
@@ -488,7 +473,7 @@ class _Payload:
             else:
                 piece = into = source[start:stop]
             buffers = [piece, into]
-            buffers += [allocate(next(slots), parts * width, array.dtype) for parts in flow.schedule.scratch]
+            buffers += [allocate(next(slots), blocks * width, array.dtype) for blocks in flow.schedule.scratch]
             if goal not in REDUCING and array.dtype.char not in _REDUCED:  # whatever the dtype, these only move bytes
                 buffers = [buffer.view(np.uint8) for buffer in buffers]
                 width *= array.itemsize
@@ -530,7 +515,7 @@ def _flowing(
     """
     if collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
         whole = target if collective is Collective.ALL_REDUCE else source
-        parts = [share(whole.size, group.size, k) for k in range(group.size)]
+        parts = [part_length(whole.size, group.size, k) for k in range(group.size)]
         own = parts[group.rank]
         arrived = room(group.size * own, whole.dtype)
         yield group.Ialltoallv([whole, parts], [arrived, [own] * group.size])

@@ -12,7 +12,7 @@ from meshwright.measure.trials.engines import ENGINES, make_engine, start_locall
 from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
 from meshwright.planning.plan import Plan, ratio
 from meshwright.planning.planfile import read_plan
-from meshwright.runtime.engine import describe
+from meshwright.runtime.choose import describe
 from meshwright.runtime.launch import check_local
 from meshwright.runtime.signals import end_at_once
 from meshwright.text.units import format_bytes, format_seconds, parse_bytes, parse_seconds

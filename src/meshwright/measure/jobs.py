@@ -9,7 +9,7 @@ from pathlib import Path
 from meshwright.measure.bench import Case, Patience, measure
 from meshwright.measure.records import Measurement, Records, entries
 from meshwright.measure.trials.engines import make_engine
-from meshwright.runtime.engine import TESTBED
+from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.signals import end_at_once
 from meshwright.system.model import System
 from meshwright.testbed.watch import link_watch

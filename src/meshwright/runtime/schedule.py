@@ -1,9 +1,9 @@
 """Schedules: a program as one device runs it, on flat contiguous buffers, as the libraries' collectives want them.
 
-A buffer is an array of equal parts with an array axis per level that the program ever scatters, without those levels
+A buffer is an array of equal blocks with an array axis per level that the program ever scatters, without those levels
 along which the device holds only its own digit. ReduceScatter cuts a buffer into consecutive pieces and AllGather puts
 pieces one after another, so both need their levels to come first, in the order of the hierarchy. Which level comes
-first at the start is free for an all-reduce, where parts are just a way to cut the tensor: the order is chosen so
+first at the start is free for an all-reduce, where blocks are just a way to cut the tensor: the order is chosen so
 that pieces come out in the right places. Where they cannot, a copy reorders the buffer; there are no other copies.
 """
 
@@ -25,7 +25,7 @@ IN_PLACE = frozenset({Goal.ALL_REDUCE, Goal.REDUCE, Goal.BROADCAST})
 """The goals whose result takes the place of the tensor."""
 
 SEARCHED = 5
-"""Up to so many levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
+"""Up to this number of levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
 
 Order = tuple[int, ...]
 """The levels of a buffer's array axes, outermost first."""
@@ -33,7 +33,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copies a buffer, seen as an array of parts with the given shape, so that the result's array axes are `axes`."""
+    """Copies a buffer, seen as an array of blocks with the given shape, so that the result's array axes are `axes`."""
 
     source: int
     target: int
@@ -41,7 +41,7 @@ class Copy:
     axes: tuple[int, ...]
 
     @property
-    def parts(self) -> int:
+    def blocks(self) -> int:
         """The size of both buffers."""
         return prod(self.shape)
 
@@ -50,7 +50,7 @@ class Copy:
 class Call:
     """A collective with the devices of one group, in rank order; the first one is the root of a rooted collective.
 
-    source and target are buffers of `taken` and `given` parts; AllReduce, Reduce and Broadcast work in place.
+    source and target are buffers of `taken` and `given` blocks; AllReduce, Reduce and Broadcast work in place.
     """
 
     collective: Collective
@@ -64,12 +64,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one device does: the tensor has `parts` equal parts, after padding; `scratch` holds the sizes of the buffers
-    from `SCRATCH` on, in parts.
+    """What one device does.
+
+    blocks: how many equal blocks the tensor has, after padding.
+    scratch: the sizes of the buffers from `SCRATCH` on, in blocks.
     """
 
     goal: Goal
-    parts: int
+    blocks: int
     moves: tuple[Copy | Call, ...]
     scratch: tuple[int, ...]
 
@@ -96,7 +98,7 @@ def schedule(program: Program, hierarchy: Hierarchy, device: int, goal: Goal | s
 
 
 def _starts(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[Order]:
-    """The orders in which a whole tensor may be cut into parts."""
+    """The orders in which a whole tensor may be cut into blocks."""
     if goal not in IN_PLACE:
         return [tuple(range(len(hierarchy.radices)))]
     scattered = [step.grouping for step in program.steps if step.collective is Collective.REDUCE_SCATTER]
@@ -125,10 +127,10 @@ class _Lowering:
             self.advance(step.collective, range(step.grouping.first, step.grouping.last + 1), step.grouping.masters)
         self.finish()
         self.copied = sum(
-            max((self.parts(before) for before, _ in reorders.values()), default=0) for reorders in self.reorders
+            max((self.blocks(before) for before, _ in reorders.values()), default=0) for reorders in self.reorders
         )
 
-    def parts(self, order: Order) -> int:
+    def blocks(self, order: Order) -> int:
         return prod(self.radices[level] for level in order)
 
     def at_start(self) -> list[Order | None]:
@@ -188,14 +190,14 @@ class _Lowering:
                     step.collective,
                     number,
                     self.group(digits, levels),
-                    taken=0 if receives or before is None else self.parts(before),
-                    given=0 if after is None else self.parts(after),
+                    taken=0 if receives or before is None else self.blocks(before),
+                    given=0 if after is None else self.blocks(after),
                 )
             )
         if kind in self.reorders[-1]:
             moves.append(self.reorder(*self.reorders[-1][kind]))
         ends_with_nothing = self.orders[-1][kind] is None
-        return _with_buffers(moves, self.goal, self.parts(self.start), ends_with_nothing)
+        return _with_buffers(moves, self.goal, self.blocks(self.start), ends_with_nothing)
 
     def reorder(self, before: Order, after: Order) -> "_Copy":
         return _Copy(tuple(self.radices[level] for level in before), tuple(before.index(level) for level in after))
@@ -226,7 +228,7 @@ class _Call:
         return self.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER) or self.taken == 0
 
 
-def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, parts: int, ends_with_nothing: bool) -> Schedule:
+def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_with_nothing: bool) -> Schedule:
     """Choose the buffers: no move writes to what it reads, and the last one writes to where the result goes."""
     moves = list(moves)
     in_place = goal in IN_PLACE
@@ -235,7 +237,7 @@ def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, parts: int, ends_w
     reads_input = bool(hops) and not _receives(moves[hops[0]])
     if not ends_with_nothing and ((in_place and len(hops) == 1 and reads_input) or (not in_place and not hops)):
         hops.append(len(moves))
-        moves.append(_Copy((parts,), (0,)))
+        moves.append(_Copy((blocks,), (0,)))
     # From the end: the result goes home, what is read for it comes from elsewhere, what is read for that from home or
     # elsewhere again; only the tensor itself must not be written to while it is read.
     away = (SCRATCH, INPUT if in_place else SCRATCH + 1)
@@ -258,7 +260,7 @@ def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, parts: int, ends_w
         at = target
     while scratch and not scratch[-1]:
         scratch.pop()
-    return Schedule(goal, parts, tuple(placed), tuple(scratch))
+    return Schedule(goal, blocks, tuple(placed), tuple(scratch))
 
 
 def _receives(move: _Copy | _Call) -> bool:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import EngineError, SpecError
-from meshwright.runtime.engine import TESTBED
 from meshwright.runtime.launch import find_program, safe_environment
+from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.signals import die_with_parent
 from meshwright.system.model import System
 from meshwright.system.read import read_system_text, system_document

@@ -6,8 +6,8 @@ except ImportError as error:
     raise ImportError(f"meshwright.torch needs PyTorch ({error}): pip install 'meshwright[torch]'") from error
 
 from meshwright.torch.hook import ddp_hook
-from meshwright.torch.lane import Work
 from meshwright.torch.mesh import device_mesh, factor_mesh
+from meshwright.torch.queue import Work
 from meshwright.torch.reducer import Reducer
 
 __all__ = ["Reducer", "Work", "ddp_hook", "device_mesh", "factor_mesh"]

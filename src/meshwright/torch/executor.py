@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from meshwright.errors import EngineError
 from meshwright.language.program import REDUCING, Goal
-from meshwright.runtime.engine import Flow, LaneGroup, Part, Stage, first_line, sizes
+from meshwright.runtime.role import Flow, LaneGroup, Role, Stage, sizes
 from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
+from meshwright.runtime.words import first_line
 from meshwright.torch.collectives import run_collective
 
 Groups = Mapping[LaneGroup, dist.ProcessGroup]
@@ -37,17 +38,17 @@ class Executor:
         self.threads: dict[int, ThreadPoolExecutor] = {}
         self.streams: dict[tuple[int, torch.device], torch.cuda.Stream] = {}
 
-    def run(self, part: Part, tensor: torch.Tensor, result: torch.Tensor, operation: str, backend: str) -> None:
-        """Run a rank's part with `tensor` as input and `result` as output, which are the same where the goal is in
+    def run(self, role: Role, tensor: torch.Tensor, result: torch.Tensor, operation: str, backend: str) -> None:
+        """Play a rank's role with `tensor` as input and `result` as output, which are the same where the goal is in
         place.
 
         On CUDA tensors everything is enqueued on streams that the current one waits for; otherwise it is done on
         return.
         """
-        goal = part.planned.reduction.goal
+        goal = role.planned.reduction.goal
         length = result.numel() if goal is Goal.ALL_GATHER else tensor.numel()
-        payload = _Payload(part, part.cut(length, tensor.element_size()), tensor, result, operation, self.allocate)
-        chunks = [_Chunk(part, *each, payload.operation, backend) for each in payload.chunks]
+        payload = _Payload(role, role.cut(length, tensor.element_size()), tensor, result, operation, self.allocate)
+        chunks = [_Chunk(role, *each, payload.operation, backend) for each in payload.chunks]
         if len(chunks) == 1:
             for stage in chunks[0].flow.stages:
                 chunks[0].run(stage, self.groups)
@@ -125,15 +126,15 @@ class _Payload:
 
     def __init__(
         self,
-        part: Part,
+        role: Role,
         cut: Sequence[tuple[Flow, int, int]],
         tensor: torch.Tensor,
         result: torch.Tensor,
         operation: str,
         allocate: Allocate,
     ) -> None:
-        goal = part.planned.reduction.goal
-        self.result, self.size = result, len(part.ranks)
+        goal = role.planned.reduction.goal
+        self.result, self.size = result, len(role.ranks)
         length = result.numel() if goal is Goal.ALL_GATHER else tensor.numel()
         whole = len(cut) == 1
         _, taken, given = sizes(cut[0][0].schedule, length)
@@ -178,7 +179,7 @@ class _Payload:
                 after = _copy(source[start:stop], piece[:elements])
             else:
                 piece = into = source[start:stop]
-            buffers = [piece, into, *(room_for(parts * width) for parts in flow.schedule.scratch)]
+            buffers = [piece, into, *(room_for(blocks * width) for blocks in flow.schedule.scratch)]
             self.used += buffers
             self.chunks.append((flow, buffers, width, before, after))
 
@@ -207,7 +208,7 @@ class _Chunk:
 
     def __init__(
         self,
-        part: Part,
+        role: Role,
         flow: Flow,
         buffers: list[torch.Tensor],
         width: int,
@@ -216,9 +217,9 @@ class _Chunk:
         operation: str,
         backend: str,
     ) -> None:
-        self.part, self.flow, self.operation, self.backend = part, flow, operation, backend
+        self.role, self.flow, self.operation, self.backend = role, flow, operation, backend
         self.before, self.after = before, after
-        if part.planned.reduction.goal not in REDUCING:  # whatever the dtype, these only move bytes
+        if role.planned.reduction.goal not in REDUCING:  # whatever the dtype, these only move bytes
             width *= buffers[0].element_size()
             buffers = [buffer.view(torch.uint8) for buffer in buffers]
         self.buffers, self.width = buffers, width
@@ -231,8 +232,8 @@ class _Chunk:
         for move, ranks in zip(stage.moves, stage.groups, strict=True):
             if isinstance(move, Copy):
                 shape = [*move.shape, width]
-                source = buffers[move.source][: move.parts * width].view(shape).permute(*move.axes, len(move.axes))
-                buffers[move.target][: move.parts * width].view(source.shape).copy_(source)
+                source = buffers[move.source][: move.blocks * width].view(shape).permute(*move.axes, len(move.axes))
+                buffers[move.target][: move.blocks * width].view(source.shape).copy_(source)
                 continue
             size = max(move.taken, move.given) if move.source == move.target else move.given
             try:
@@ -246,7 +247,7 @@ class _Chunk:
                     self.backend,
                 )
             except RuntimeError as error:
-                words = self.part.words(self.flow, move)
+                words = self.role.words(self.flow, move)
                 raise EngineError(f"rank {dist.get_rank()}: {words} failed: {first_line(error)}") from error
         if stage is self.flow.stages[-1]:
             self.after()

@@ -7,7 +7,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from meshwright.errors import EngineError
-from meshwright.runtime.engine import LaneGroup, first_line, rank_list
+from meshwright.runtime.role import LaneGroup
+from meshwright.runtime.words import first_line, rank_list
 from meshwright.torch.store import ANSWER, Line, default_store, in_time
 
 

@@ -11,7 +11,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.errors import EngineError, MeshwrightWarning
 from meshwright.language.program import Goal
-from meshwright.runtime.engine import Over, rank_list
+from meshwright.runtime.choose import Over
+from meshwright.runtime.words import rank_list
 from meshwright.torch.reducer import Reducer
 
 _checked: Any = WeakIdKeyDictionary()
@@ -41,23 +42,23 @@ def _check_group(state: Reducer | tuple[Reducer, Over], reducer: Reducer, over: 
     """Refuse a model that averages over other ranks than the plan does. A hook is not told which model it works for, so
     the model is looked for: it keeps the state that the hook was registered with.
     """
-    part = reducer.part(Goal.ALL_REDUCE, over)
+    role = reducer.role(Goal.ALL_REDUCE, over)
     models = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
     models = [model for model in models if any(kept is state for _, kept in getattr(model, "_comm_hooks", ()))]
     if not models:
         warnings.warn(
             "the model that this hook works for was not found: see to it that its process group has "
-            f"{rank_list(part.ranks)} here, as the plan does",
+            f"{rank_list(role.ranks)} here, as the plan does",
             MeshwrightWarning,
             stacklevel=3,
         )
     for model in models:
         has = tuple(dist.get_process_group_ranks(model.process_group))
-        if set(has) != set(part.ranks):
-            axes = part.planned.reduction.axes
+        if set(has) != set(role.ranks):
+            axes = role.planned.reduction.axes
             names = ", ".join(f'"{axis}"' for axis in axes)
             raise EngineError(
                 f"the model averages gradients over {rank_list(has)}, but the plan's all-reduce over {'+'.join(axes)} "
-                f"has {rank_list(part.ranks)} here: DistributedDataParallel(…, process_group=…) must get the plan's "
+                f"has {rank_list(role.ranks)} here: DistributedDataParallel(…, process_group=…) must get the plan's "
                 f"group, which is device_mesh(plan)[{names}]{'._flatten()' if len(axes) > 1 else ''}.get_group()"
             )

@@ -12,7 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from meshwright.errors import EngineError
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import TIMEOUT, check_devices, judge_start, seat
+from meshwright.runtime.agreement import judge_start
+from meshwright.runtime.seats import check_devices, seat
+from meshwright.runtime.waiting import TIMEOUT
 from meshwright.torch.groups import backends, check_initialized
 from meshwright.torch.store import Patience, agree, default_store
 

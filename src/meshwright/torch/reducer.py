@@ -13,26 +13,17 @@ import torch.distributed as dist
 from meshwright.errors import EngineError
 from meshwright.language.program import REDUCING, Goal
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import (
-    TIMEOUT,
-    Chooser,
-    LaneGroup,
-    Notices,
-    Over,
-    Part,
-    call_checks,
-    check_timeout,
-    introduce,
-    judge_start,
-    plan_groups,
-    seat,
-    share,
-)
+from meshwright.runtime.agreement import call_checks, introduce, judge_start
+from meshwright.runtime.choose import Chooser, Over
+from meshwright.runtime.notices import Notices
+from meshwright.runtime.role import LaneGroup, Role, part_length, plan_groups
 from meshwright.runtime.schedule import IN_PLACE
+from meshwright.runtime.seats import seat
+from meshwright.runtime.waiting import TIMEOUT, check_timeout
 from meshwright.torch.collectives import OPERATIONS, REDUCED
 from meshwright.torch.executor import Executor
 from meshwright.torch.groups import backends, check_initialized, give_back, make_groups
-from meshwright.torch.lane import Lane, Work
+from meshwright.torch.queue import CallQueue, Work
 from meshwright.torch.store import LATE, Patience, agree, announce, default_store, leave
 
 Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
@@ -66,13 +57,13 @@ class Reducer:
         self.plan = plan
         self.rank, world = dist.get_rank(), dist.get_world_size()
         self._backends, self._store = backends(), default_store()
-        self._lane = Lane()
+        self._queue = CallQueue()
         self._key = f"meshwright/{next(_numbers)}"
         self._groups: dict[LaneGroup, dist.ProcessGroup] = {}
         patience = Patience.of(timeout)
-        said, self._parts = introduce(plan, world, self.rank, seat(os.environ), check)
+        said, self._roles = introduce(plan, world, self.rank, seat(os.environ), check)
         checks = call_checks(
-            self._parts,
+            self._roles,
             check,
             lambda _, ranks: partial(agree, self._store, ranks, self.rank, patience, wake=self._give_up),
             self._key,
@@ -87,7 +78,7 @@ class Reducer:
         self._scratch: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._closed = False
         self._leave = partial(leave, self._store, world, self.rank, self._key)
-        _unclosed[self._key] = partial(_end, os.getpid(), self._lane, self._groups, self._leave)
+        _unclosed[self._key] = partial(_end, os.getpid(), self._queue, self._groups, self._leave)
 
     @overload
     def all_reduce(
@@ -171,9 +162,9 @@ class Reducer:
         """
         return self._call(Goal.ALL_GATHER, part, out, "sum", over, async_op)
 
-    def part(self, goal: Goal, over: Over = None) -> Part:
-        """This rank's part in one of the plan's reductions, with the ranks of its group."""
-        return self._parts[self._choose(goal, over, 1)]
+    def role(self, goal: Goal, over: Over = None) -> Role:
+        """This rank's role in one of the plan's reductions, with the ranks of its group."""
+        return self._roles[self._choose(goal, over, 1)]
 
     def close(self) -> None:
         """Finish what is under way, compare the last calls, give the groups back; every process calls it.
@@ -183,7 +174,7 @@ class Reducer:
         if self._closed:
             return
         self._closed = True
-        healthy = self._lane.close()
+        healthy = self._queue.close()
         self._executor.close()
         patience = FAREWELL_AFTER_FAILURE
         try:
@@ -217,9 +208,9 @@ class Reducer:
             tensor = tensor.detach()
             whole = tensor if goal is not Goal.ALL_GATHER or out is None else out
             number = self._choose(goal, over, whole.nbytes, goal is Goal.ALL_GATHER and out is None)
-            part, check = self._parts[number], self._checks[number]
-            length = tensor.numel() * len(part.ranks) if goal is Goal.ALL_GATHER and out is None else whole.numel()
-            result, kept = self._result(goal, tensor, out, length, part.ranks)
+            role, check = self._roles[number], self._checks[number]
+            length = tensor.numel() * len(role.ranks) if goal is Goal.ALL_GATHER and out is None else whole.numel()
+            result, kept = self._result(goal, tensor, out, length, role.ranks)
         except EngineError as error:
             self._tell(goal, over, error)
             raise
@@ -237,10 +228,10 @@ class Reducer:
             else:
                 given, there = tensor, result
             try:
-                self._executor.run(part, given, there, op, backend)
+                self._executor.run(role, given, there, op, backend)
             except EngineError as error:
                 self._give_up()
-                raise check.explain(call, error, partial(agree, self._store, part.ranks, self.rank, LATE)) from error
+                raise check.explain(call, error, partial(agree, self._store, role.ranks, self.rank, LATE)) from error
             if ready is not None:
                 result.copy_(there)
                 torch.cuda.current_stream(tensor.device).synchronize()
@@ -256,12 +247,12 @@ class Reducer:
             return kept
 
         self._notices.library(backend)
-        self._notices.chunks(number, len(part.cut(length, tensor.element_size())), length * tensor.element_size())
+        self._notices.chunks(number, len(role.cut(length, tensor.element_size())), length * tensor.element_size())
         if not async_op:
-            return self._lane.run(communicate)
+            return self._queue.run(communicate)
         if backend == "gloo":
-            return self._lane.start(communicate)
-        return self._lane.start_on_stream(communicate, tensor.device, (tensor, result))
+            return self._queue.start(communicate)
+        return self._queue.start_on_stream(communicate, tensor.device, (tensor, result))
 
     def _give_up(self) -> None:
         """Have the ranks fail that wait for this one. Groups of other libraries than gloo may still be at work."""
@@ -270,13 +261,13 @@ class Reducer:
 
     def _tell(self, goal: Goal, over: Over, error: EngineError) -> None:
         """Let the others know, who may be about to wait for this rank."""
-        if not self._lane.idle():
+        if not self._queue.idle():
             return  # calls before this one are still to be counted
         try:
             number = self._choose(goal, over, 1)
         except EngineError:
             return
-        ranks, check = self._parts[number].ranks, self._checks[number]
+        ranks, check = self._roles[number].ranks, self._checks[number]
         check.refuse(str(error), partial(announce, self._store, ranks, self.rank))
 
     def _result(
@@ -285,7 +276,7 @@ class Reducer:
         """Where the result goes, and the part of it that the caller gets."""
         if goal in IN_PLACE:
             return tensor, tensor
-        mine = share(length, len(ranks), ranks.index(self.rank))
+        mine = part_length(length, len(ranks), ranks.index(self.rank))
         if goal is Goal.ALL_GATHER:
             if tensor.numel() != mine:
                 raise EngineError(
@@ -295,7 +286,7 @@ class Reducer:
             result = tensor.new_empty(length) if out is None else out.detach()
             kept = result
         else:
-            result = tensor.new_empty(share(length, len(ranks), 0))
+            result = tensor.new_empty(part_length(length, len(ranks), 0))
             kept = result[:mine]
         if (result.dtype, result.device) != (tensor.dtype, tensor.device):
             raise EngineError(
@@ -351,10 +342,12 @@ _unclosed: dict[str, Callable[[], None]] = {}
 """What is to be done for the Reducers that nobody has closed when the interpreter ends. No Reducer is kept alive."""
 
 
-def _end(process: int, lane: Lane, groups: dict[LaneGroup, dist.ProcessGroup], leave: Callable[[float], None]) -> None:
+def _end(
+    process: int, queue: CallQueue, groups: dict[LaneGroup, dist.ProcessGroup], leave: Callable[[float], None]
+) -> None:
     if process != os.getpid():  # a process that was forked off: groups and store are its parent's
         return
-    leave(FAREWELL if lane.healthy() else FAREWELL_AFTER_FAILURE)
+    leave(FAREWELL if queue.healthy() else FAREWELL_AFTER_FAILURE)
     give_back(groups)
 
 

@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError
 
 from meshwright.errors import EngineError
-from meshwright.runtime.engine import first_line, rank_list
+from meshwright.runtime.words import first_line, rank_list
 
 T = TypeVar("T")
 

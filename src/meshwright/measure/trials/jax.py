@@ -16,8 +16,9 @@ from meshwright.jax import Reducer, factor_mesh
 from meshwright.language.program import Goal
 from meshwright.measure.trials.trial import Array, Payload
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import first_line, share
-from meshwright.runtime.watchdog import Watchdog
+from meshwright.runtime.role import part_length
+from meshwright.runtime.waiting import Watchdog
+from meshwright.runtime.words import first_line
 
 
 def join(timeout: float) -> None:
@@ -66,7 +67,9 @@ class JaxEngine:
     def prepare(self, payload: Payload) -> None:
         """Make the data, and compile both functions."""
         self._payload = payload
-        columns = share(payload.length, len(payload.group(0)), 0) if payload.goal is Goal.ALL_GATHER else payload.length
+        columns = (
+            part_length(payload.length, len(payload.group(0)), 0) if payload.goal is Goal.ALL_GATHER else payload.length
+        )
         ranks = {row: rank for rank, row in self._row.items()}
 
         def row(index: Any) -> Array:

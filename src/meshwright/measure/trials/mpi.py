@@ -11,8 +11,8 @@ from meshwright.language.program import Goal
 from meshwright.measure.trials.trial import Array, Payload, program_call
 from meshwright.mpi import Reducer
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import share
-from meshwright.runtime.watchdog import Watchdog
+from meshwright.runtime.role import part_length
+from meshwright.runtime.waiting import Watchdog
 
 
 class MpiEngine:
@@ -94,7 +94,7 @@ class MpiEngine:
     def _default(self) -> Array:
         buffer, goal = self._buffer, self._payload.goal
         group = self._whole[self._payload.plan.reductions[self._payload.number].reduction.axes]
-        sizes = [share(self._payload.length, group.size, k) for k in range(group.size)]
+        sizes = [part_length(self._payload.length, group.size, k) for k in range(group.size)]
         if goal is Goal.ALL_REDUCE:
             group.Allreduce(MPI.IN_PLACE, buffer)
         elif goal is Goal.REDUCE:

@@ -14,7 +14,9 @@ from meshwright.errors import EngineError
 from meshwright.language.program import Goal
 from meshwright.measure.trials.trial import Array, Payload, program_call
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import TESTBED, first_line, share
+from meshwright.runtime.role import part_length
+from meshwright.runtime.seats import TESTBED
+from meshwright.runtime.words import first_line
 from meshwright.torch import Reducer
 from meshwright.torch.collectives import all_gather, reduce_scatter
 
@@ -86,7 +88,7 @@ class TorchEngine:
         self._left: torch.Tensor | None = None
         group = payload.group(self.ranks[0])
         self._group, self._root = self._whole[group], group[0]
-        self._width = share(payload.length, len(group), 0)
+        self._width = part_length(payload.length, len(group), 0)
 
     def run(self, default: bool, alone: bool = False) -> float:
         """Run the reduction once on all ranks, or on the first group alone."""

@@ -16,7 +16,7 @@ from meshwright.errors import SpecError, TooLargeError
 from meshwright.language.program import Goal
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan
-from meshwright.runtime.engine import share
+from meshwright.runtime.role import part_length
 from meshwright.text.units import format_amount
 
 Array = NDArray[Any]
@@ -50,7 +50,7 @@ class Payload:
     def share(self, rank: int) -> int:
         """How many elements a rank's part of the whole has."""
         group = self.group(rank)
-        return share(self.length, len(group), group.index(rank))
+        return part_length(self.length, len(group), group.index(rank))
 
     def given(self, rank: int) -> Array:
         """What a rank gives."""
@@ -70,7 +70,7 @@ class Payload:
             return None
         total = _total(self.number, group, self.length, self.dtype)
         if self.goal is Goal.REDUCE_SCATTER:
-            start = group.index(rank) * share(self.length, len(group), 0)
+            start = group.index(rank) * part_length(self.length, len(group), 0)
             return total[start : start + self.share(rank)]
         return total
 

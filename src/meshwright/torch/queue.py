@@ -1,4 +1,4 @@
-"""The order of calls: one after another on every rank, now, on a worker thread, or on a CUDA stream of their own."""
+"""The queue of calls: one at a time, in the order in which they are made; now, on a worker thread or a CUDA stream."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ class Work:
         return self._future
 
 
-class Lane:
+class CallQueue:
     """Does calls in the order in which they are made; refuses after a failure, as ranks are out of step then."""
 
     def __init__(self) -> None:

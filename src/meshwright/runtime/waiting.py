@@ -1,4 +1,4 @@
-"""A watchdog for waits that cannot be broken off, as inside MPI and XLA: it ends the process, and says why."""
+"""Waiting for other ranks: how long, and a watchdog for waits that cannot be broken off, as inside MPI and XLA."""
 
 import os
 import sys
@@ -7,6 +7,19 @@ import time
 from collections.abc import Callable
 from math import inf
 from typing import Self
+
+from meshwright.errors import EngineError
+
+TIMEOUT = 300.0
+"""Seconds that a rank waits for others unless told otherwise."""
+
+
+def check_timeout(timeout: float) -> float:
+    """Refuse what is not a time to wait; longer than thirty years is never."""
+    if not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+        raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0 and below 1e9")
+    return timeout
+
 
 TICK = 0.1
 

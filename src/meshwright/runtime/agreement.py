@@ -1,0 +1,168 @@
+"""Agreement between ranks: do all have the same plan, sit where it says, and make the same calls?"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from meshwright.errors import EngineError, MeshwrightError
+from meshwright.planning.plan import Plan
+from meshwright.runtime.role import Role, role_of
+from meshwright.runtime.seats import Seat, check_devices, layout_fault
+from meshwright.runtime.words import rank_list
+from meshwright.system.model import System
+
+
+def digest(plan: Plan) -> str:
+    """A short text: plans that would run differently have different ones."""
+    text = json.dumps([[level.count for level in plan.placement.system.levels], plan.document()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def introduce(
+    plan: Plan, world: int, rank: int, at: Seat | None, check: str = "first"
+) -> tuple[dict[str, Any], list[Role]]:
+    """What a rank says of itself when ranks compare their plans, and its roles in the plan's reductions.
+
+    What is wrong with its own plan is said too, so that all hear of it.
+    """
+    said: dict[str, Any] = {"plan": "", "seat": at, "check": check, "fault": ""}
+    try:
+        if not isinstance(plan, Plan):
+            raise EngineError(f"expected a Plan, as read_plan gives one, not {type(plan).__name__}")
+        said["plan"] = digest(plan)
+        check_devices(plan.placement.system, world)
+        return said, [role_of(plan, number, rank) for number in range(len(plan.reductions))]
+    except MeshwrightError as error:
+        return said | {"fault": str(error)}, []
+
+
+def judge_start(system: System | None, said: Mapping[int, Any]) -> str:
+    """What is wrong with what the ranks say of themselves: their plan, its faults, and where they sit."""
+    if faulty := {rank: each["fault"] for rank, each in said.items() if each["fault"]}:
+        first = next(iter(faulty.values()))
+        everyone = len(faulty) == len(said) and set(faulty.values()) == {first}
+        return first if everyone else f"{rank_list(faulty)}: {first}"
+    other = [rank for rank, each in said.items() if each["plan"] != said[0]["plan"]]
+    if other:
+        have = "has" if len(other) == 1 else "have"
+        return f"{rank_list(other)} {have} another plan than rank 0: give every process the same plan file"
+    if other := [rank for rank, each in said.items() if each["check"] != said[0]["check"]]:
+        return (
+            f"rank {other[0]} has check={said[other[0]]['check']!r}, but rank 0 {said[0]['check']!r}: give every "
+            "process the same"
+        )
+    seats = {rank: Seat(*each["seat"]) if each["seat"] else None for rank, each in said.items()}
+    return "" if system is None else layout_fault(system, seats)
+
+
+Agree = Callable[[str, str | None, Any, Callable[[dict[int, Any]], str]], None]
+"""Lets the ranks of a group compare a value each under a key: if `judge(values)` returns a message, every rank raises
+it. The second key is that of their agreement before this one.
+"""
+
+
+class CallCheck:
+    """Compares the calls over the same axes with the same goal between the ranks of their group.
+
+    As long as all ranks make the same calls, they compare at the same ones. A rank compares alone where a call is of a
+    new kind to it, but not to the others. It then ends with an error after the timeout, and so do those that wait for
+    it.
+    """
+
+    CALLS, BYTES = 64, 2**26
+    """After this number of calls or bytes all calls so far are compared: often enough to notice, too seldom to cost."""
+
+    def __init__(self, key: str, ranks: Sequence[int], mode: str, agree: Agree) -> None:
+        """Nothing is compared yet; mode is first, always or never."""
+        if mode not in ("first", "always", "never"):
+            raise EngineError(f"check={mode!r}: expected 'first', 'always' or 'never'")
+        self.key, self.ranks, self.agree = key, ranks, agree
+        self.never, self.always = mode == "never" or len(ranks) == 1, mode == "always"
+        self.calls = self.since = self.bytes = 0
+        self.history = self.past = 0  # digests of all calls so far, and of those before the last one
+        self.known: set[tuple[str, ...]] = set()
+        self.before: str | None = None
+
+    def __call__(self, call: tuple[str, ...], payload: int) -> None:
+        """Compare a call if it is of a new kind, if it is time to compare all calls so far, or if always asked to."""
+        self.calls += 1
+        if self.never:
+            return
+        self.since += 1
+        self.bytes += payload
+        self.past, self.history = self.history, crc32(repr(call).encode(), self.history)
+        if self.always or self.since >= self.CALLS or self.bytes >= self.BYTES or call not in self.known:
+            self.compare(" ".join(call))
+            self.known.add(call)
+
+    def compare(self, call: str) -> None:
+        """Compare a call, and all before it."""
+        self.since = self.CALLS  # where this ends in an error, the next call is compared too
+        try:
+            self.agree(self._key(), self.before, [call, self.past], self.judge)
+        except EngineError:
+            self.history = self.past  # nobody made this call
+            raise
+        self.before, self.since, self.bytes = self._key(), 0, 0
+
+    def refuse(self, message: str, announce: Callable[[str, Any], None]) -> None:
+        """Tell the others that this rank cannot make its call, without waiting for them."""
+        self.calls += 1
+        if len(self.ranks) > 1:
+            announce(self._key(), [f"cannot: {message}", self.history])
+        self.since = self.CALLS  # the others may not have refused, so the next call is compared
+
+    def explain(self, call: tuple[str, ...], error: EngineError, agree: Agree) -> EngineError:
+        """Find out with the others why a call failed: some may have made another one, or none at all.
+
+        Those who wait under the key of this call, because it is of a new kind to them alone, get the answer too.
+        """
+        if len(self.ranks) == 1:
+            return error
+        key = f"{self._key()}/after" if self.before == self._key() else self._key()
+        try:
+            agree(key, None, [" ".join(call), self.past], self.judge)
+        except EngineError as found:
+            reason = f"{found}; {error}" if found.agreed else f"{error}; {found}"
+            return EngineError(reason, agreed=found.agreed)
+        return error
+
+    def finish(self) -> None:
+        """Compare the calls since the last comparison."""
+        if self.since and not self.never:
+            self.calls += 1
+            self.past = self.history
+            self.compare("makes no more calls")
+
+    def _key(self) -> str:
+        return f"{self.key}/{self.calls}"
+
+    def judge(self, calls: dict[int, Any]) -> str:
+        """Say who called differently."""
+        first = self.ranks[0]
+        if different := [rank for rank in self.ranks if calls[rank][0] != calls[first][0]]:
+            theirs = f"{rank_list(different)} {calls[different[0]][0]}"
+            return f"the ranks call differently: rank {first} {calls[first][0]}, {theirs}"
+        if different := [rank for rank in self.ranks if calls[rank][1] != calls[first][1]]:
+            return (
+                f"{rank_list(different)} made other calls than rank {first} since the ranks compared theirs last, so "
+                "results since then may be wrong"
+            )
+        return ""
+
+
+def call_checks(
+    roles: Sequence[Role], mode: str, agreement: Callable[[int, tuple[int, ...]], Agree], key: str = ""
+) -> list[CallCheck]:
+    """The check of each of a plan's reductions; those with the same goal over the same axes share one."""
+    found: dict[object, CallCheck] = {}
+    checks = []
+    for number, role in enumerate(roles):
+        reduction = role.planned.reduction
+        kind = reduction.goal, frozenset(reduction.axes)
+        if kind not in found:
+            found[kind] = CallCheck(f"{key}/{number}", role.ranks, mode, agreement(number, role.ranks))
+        checks.append(found[kind])
+    return checks

@@ -1,0 +1,162 @@
+"""A rank's role in a reduction: which chunks there are, and what the rank does with each, step by step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, lcm
+
+from meshwright.language.program import Goal, Program, check_fits, device_groups, step_text
+from meshwright.language.semantics import check_program
+from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.runtime.schedule import IN_PLACE, Call, Copy, Schedule, schedule
+from meshwright.runtime.words import rank_list
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a rank does for one step: copies, and a collective where it takes part in the step.
+
+    lane: steps that may be under way at the same time have different lanes, and groups of their own.
+    groups: for each of the moves, the ranks that it is a collective of; none for a copy.
+    """
+
+    lane: int
+    moves: tuple[Copy | Call, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One of the programs that share a reduction's chunks: how many chunks take it, and what a rank does with each."""
+
+    program: Program
+    chunks: int
+    schedule: Schedule
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One rank's role in one of the plan's reductions.
+
+    ranks: the reduction group, in rank order; a schedule's devices are positions in it.
+    """
+
+    planned: PlannedReduction
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+    flows: tuple[Flow, ...]
+
+    def words(self, flow: Flow, move: Call) -> str:
+        """A call in words, for errors."""
+        step = step_text(flow.program.steps[move.step], self.names)
+        return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
+
+    def cut(self, length: int, width: int) -> list[tuple[Flow, int, int]]:
+        """The chunks of a payload of `length` elements of `width` bytes each; see `cut_payload`."""
+        return cut_payload(self.planned, self.flows, len(self.ranks), length, width)
+
+
+def cut_payload(
+    planned: PlannedReduction, flows: Sequence[Flow], ranks: int, length: int, width: int
+) -> list[tuple[Flow, int, int]]:
+    """The chunks of a payload of `length` elements of `width` bytes each: the flow that each takes, its start, its end.
+
+    A chunk is not smaller than planned, so smaller payloads have fewer. What is cut is the tensor, or for
+    reduce-scatter and all-gather each rank's part of it.
+    """
+    in_place, whole = planned.reduction.goal in IN_PLACE, length * width
+    if not in_place:
+        length = part_length(length, ranks, 0)
+    if planned.chunks == 1:
+        return [(flows[0], 0, length)]
+    wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.reduction.bytes))
+    unit = lcm(*(flow.schedule.blocks for flow in flows)) if in_place else 1
+    size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
+    starts = range(0, max(length, 1), size)
+    if len(starts) == 1:
+        return [(flows[0], 0, length)]
+    due = [0.0] * len(flows)  # how many chunks each flow is behind its share
+    found = []
+    for start in starts:
+        due = [late + flow.chunks / planned.chunks for late, flow in zip(due, flows, strict=True)]
+        most = max(range(len(due)), key=lambda k: due[k])
+        due[most] -= 1
+        found.append((flows[most], start, min(start + size, length)))
+    return found
+
+
+def role_of(plan: Plan, number: int, rank: int) -> Role:
+    """A rank's role in a reduction; the programs are checked first, whoever made the plan."""
+    planned = plan.reductions[number]
+    hierarchy = plan.hierarchy(planned)
+    ranks = next(group for group in plan.placement.groups(planned.reduction.axes) if rank in group)
+    flows = []
+    before = 0  # steps of the programs before this one
+    for program, chunks in planned.pipelined.shares:
+        check_fits(program, len(hierarchy.names))
+        check_program(program, hierarchy, planned.reduction.goal)
+        todo = schedule(program, hierarchy, ranks.index(rank), planned.reduction.goal)
+        lanes = [_lane(planned, before + k) for k in range(max(1, len(program.steps)))]
+        flows.append(Flow(program, chunks, todo, _stages(todo, ranks, lanes)))
+        before += len(program.steps)
+    return Role(planned, hierarchy.names, ranks, tuple(flows))
+
+
+def _lane(planned: PlannedReduction, step: int) -> int:
+    """The lane of a step, counted over all programs: one each where several can be under way at once."""
+    return step if planned.chunks > 1 else 0
+
+
+def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tuple[Stage, ...]:
+    """The moves of a schedule, step by step, each step in its lane."""
+    moves: list[list[Copy | Call]] = [[] for _ in lanes]
+    waiting: list[Copy | Call] = []
+    for move in todo.moves:
+        waiting.append(move)
+        if isinstance(move, Call):
+            moves[move.step] += waiting
+            waiting = []
+    moves[-1] += waiting
+    return tuple(
+        Stage(
+            lane,
+            tuple(stage),
+            tuple(() if isinstance(move, Copy) else tuple(ranks[d] for d in move.group) for move in stage),
+        )
+        for lane, stage in zip(lanes, moves, strict=True)
+    )
+
+
+LaneGroup = tuple[int, tuple[int, ...]]
+"""A lane, and the ranks of a group in it."""
+
+
+def plan_groups(plan: Plan) -> list[LaneGroup]:
+    """All groups of ranks that a plan's programs need, by lane, each once, in the same order on every rank."""
+    found: dict[LaneGroup, None] = {}
+    for planned in plan.reductions:
+        radices = plan.hierarchy(planned).radices
+        steps = [step for program, _ in planned.pipelined.shares for step in program.steps]
+        for group in plan.placement.groups(planned.reduction.axes):
+            for number, step in enumerate(steps):
+                for devices in device_groups(step.grouping, radices):
+                    found.setdefault((_lane(planned, number), tuple(group[device] for device in devices)))
+    return list(found)
+
+
+def sizes(todo: Schedule, length: int) -> tuple[int, int, int]:
+    """How many elements there are in a block of a tensor, after padding; in what a schedule takes; in what it gives."""
+    width = -(-length // todo.blocks)
+    taken = width if todo.goal is Goal.ALL_GATHER else width * todo.blocks
+    given = width if todo.goal is Goal.REDUCE_SCATTER else width * todo.blocks
+    return width, taken, given
+
+
+def part_length(length: int, size: int, position: int) -> int:
+    """How many elements of a flat tensor are in the part of one rank: parts are equal, but the last are cut short.
+
+    >>> [part_length(5, 4, position) for position in range(4)]
+    [2, 2, 1, 0]
+    """
+    width = -(-length // size)
+    return max(0, min(width, length - position * width))
