@@ -10,6 +10,7 @@ from meshwright import (
     Collective,
     Fabric,
     Goal,
+    Hierarchy,
     Level,
     Link,
     MeshwrightError,
@@ -37,6 +38,7 @@ from meshwright.planning.plan import flat_program
 from meshwright.runtime.role import role_of
 from tests.engines import pipelined_plan
 from tests.flows import Simulation
+from tests.strategies import hierarchies
 from tests.test_cost import cases, only, pick_program, usable
 
 H = parse_hierarchy("node=4,gpu=4")
@@ -221,6 +223,14 @@ def test_text_of_pipelined_programs() -> None:
     ):
         with pytest.raises(MeshwrightError, match=message):
             parse_pipelined(text, H)
+
+
+@given(hierarchies(64), st.sampled_from(list(Goal)), st.lists(st.integers(1, 1024), min_size=1, max_size=3), st.data())
+def test_a_pipelined_program_is_what_its_text_says(
+    hierarchy: Hierarchy, goal: Goal, shares: list[int], data: st.DataObject
+) -> None:
+    pipelined = Pipelined(tuple((pick_program(data, len(hierarchy.names), goal, 3), count) for count in shares))
+    assert parse_pipelined(pipelined.text(hierarchy), hierarchy) == pipelined
 
 
 def test_a_pipelined_plan_survives_its_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from meshwright import parse_reduction, parse_system, plan
 from meshwright.cli import main
 
 HYBRID = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
@@ -91,6 +92,33 @@ def test_check_shows_what_devices_hold() -> None:
     scattered = run_json("check", HYBRID, "--hierarchy", "node=4,gpu=16")["states"][1]["devices"]
     assert scattered == [{"which": "all", "holds": "1/16", "scattered": ["gpu"], "reduced": ["gpu"]}]
     assert "1/16" in run("check", HYBRID, "--hierarchy", "node=4,gpu=16").stdout
+
+
+def test_check_takes_what_plan_prints() -> None:
+    system = parse_system("node=2@1GB/s+5us,gpu=4@8GB/s+1us")
+    texts = set()
+    for library in ("ring", "gloo", "openmpi"):
+        found = plan(system, {"data": 8}, [parse_reduction("data=16MiB")], library=library, max_chunks=16)
+        for candidate in found.candidates:
+            planned = candidate.reductions[0]
+            hierarchy = candidate.hierarchy(planned)
+            text = planned.pipelined.text(hierarchy)
+            document = run_json("check", text, "--hierarchy", str(hierarchy))
+            assert (document["valid"], document["program"]) == (True, text)
+            texts.add(text)
+    assert any(", in " in text for text in texts)
+
+
+def test_check_of_programs_that_share_the_chunks() -> None:
+    text = "AllReduce all, in 3 chunks | Reduce all; Broadcast all, in 1 chunk"
+    shares = run_json("check", text, "--hierarchy", "node=2,gpu=2")["shares"]
+    assert [(share["program"], share["chunks"]) for share in shares] == [
+        ("AllReduce all", 3),
+        ("Reduce all; Broadcast all", 1),
+    ]
+    wrong = run("check", text.replace("Broadcast all", "Broadcast inside node"), "--hierarchy", "node=2,gpu=2")
+    assert wrong.exit_code == 1
+    assert wrong.stderr.startswith("invalid: in 'Reduce all; Broadcast inside node': step 2 (Broadcast inside node)")
 
 
 def test_check_explains_an_invalid_program() -> None:

@@ -17,7 +17,7 @@ from meshwright.cli.common import (
     say,
 )
 from meshwright.errors import InvalidProgramError
-from meshwright.language.program import Goal, Program, parse_program, step_text
+from meshwright.language.program import Goal, Program, parse_pipelined, step_text
 from meshwright.language.semantics import check_program
 from meshwright.language.symbolic import NOTHING, State, device_kinds, reduced, run_symbolically, scattered
 from meshwright.placement.hierarchy import Hierarchy
@@ -31,32 +31,43 @@ from meshwright.placement.hierarchy import Hierarchy
 def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> None:
     """Check that PROGRAM is valid, and show what the devices hold after each step.
 
-    PROGRAM is, for example, "ReduceScatter inside node; AllReduce across node; AllGather inside node". Exit code 0: it
-    is valid. 1: it is not, and the message says which step, which group and which rule. 2: it cannot be read.
+    PROGRAM is, for example, "ReduceScatter inside node; AllReduce across node; AllGather inside node", or whatever
+    `plan` prints, with chunks as well. Exit code 0: it is valid. 1: it is not, and the message says which step, which
+    group and which rule. 2: it cannot be read.
     """
     hierarchy = read_hierarchy(hierarchy_spec)
-    program = parse_program(program_text, hierarchy)
-    try:
-        check_program(program, hierarchy, Goal(goal))
-    except InvalidProgramError as error:
-        if as_json:
-            print_json(
-                {
-                    "valid": False,
-                    "step": error.step,
-                    "group": error.group,
-                    "rule": error.rule,
-                    "message": str(error),
-                }
-            )
-        else:
-            say(f"invalid: {error}")
-        sys.exit(1)
-    states = _states(program, hierarchy, Goal(goal))
+    pipelined = parse_pipelined(program_text, hierarchy)
+    for program, _ in pipelined.shares:
+        try:
+            check_program(program, hierarchy, Goal(goal))
+        except InvalidProgramError as error:
+            whose = f"in '{program.text(hierarchy)}': " if len(pipelined.shares) > 1 else ""
+            _print_fault(error, f"{whose}{error}", as_json)
+            sys.exit(1)
+    shares: list[dict[str, Any]] = [
+        {"program": program.text(hierarchy), "chunks": chunks, "states": _states(program, hierarchy, Goal(goal))}
+        for program, chunks in pipelined.shares
+    ]
+    text = pipelined.text(hierarchy)
     if as_json:
-        text = program.text(hierarchy)
-        print_json({"valid": True, "program": text, "goal": goal, "hierarchy": str(hierarchy), "states": states})
+        # A program that is not pipelined has no shares, only its states.
+        found = {"shares": shares} if pipelined.chunks > 1 else {"states": shares[0]["states"]}
+        print_json({"valid": True, "program": text, "goal": goal, "hierarchy": str(hierarchy), **found})
         return
+    click.echo(f"valid: {text}")
+    for title, share in zip(text.split(" | "), shares, strict=True):
+        click.echo(f"\n{title}:" if len(shares) > 1 else "")
+        _print_states(share["states"])
+
+
+def _print_fault(error: InvalidProgramError, message: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"valid": False, "step": error.step, "group": error.group, "rule": error.rule, "message": message})
+    else:
+        say(f"invalid: {message}")
+
+
+def _print_states(states: list[dict[str, Any]]) -> None:
     table = new_table("after", "devices", "hold", "scattered along", "reduced over")
     for state in states:
         for number, kind in enumerate(state["devices"]):
@@ -67,7 +78,6 @@ def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> N
                 ", ".join(kind["scattered"]) or "-",
                 ", ".join(kind["reduced"]) or "-",
             )
-    click.echo(f"valid: {program.text(hierarchy)}\n")
     print_table(table)
 
 
