@@ -15,6 +15,7 @@ import pytest
 from meshwright import EngineError, SpecError, parse_system
 from meshwright import testbed as beds
 from meshwright.measure.records import read_measurements
+from meshwright.runtime.signals import Interrupted, interrupting
 from meshwright.system.read import system_document
 from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
 from tests.cli.test_verbs import run, run_json
@@ -205,6 +206,14 @@ def test_a_testbed_whose_building_is_interrupted_leaves_nothing(at: str, monkeyp
     assert not namespaces(name)
     assert not namespaces(f"probe-{os.getpid()}")
     assert find(name) is None
+
+
+def test_a_tool_that_has_started_is_waited_for_before_a_signal_counts(tmp_path: Path) -> None:
+    """Otherwise it might still make what the cleaning up looked for in vain."""
+    made = tmp_path / "made"
+    with pytest.raises(Interrupted), interrupting():
+        beds._started(["sh", "-c", f"kill -TERM $PPID; sleep 0.2; touch {made}"])
+    assert made.exists()
 
 
 @needs_testbed

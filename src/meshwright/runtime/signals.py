@@ -42,17 +42,24 @@ def interrupting() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def fork() -> int:
-    """Fork. A signal that comes meanwhile is not lost, and does not make the child clean up what is its parent's."""
+@contextmanager
+def holding_back() -> Iterator[None]:
+    """Let the signals that ask to end wait until this is over, also in processes that are started meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def fork() -> int:
+    """Fork. A signal that comes meanwhile is not lost, and does not make the child clean up what is its parent's."""
+    with holding_back():
         pid = os.fork()
         if pid == 0:
             for number in ENDING:
                 signal.signal(number, signal.SIG_DFL)
         return pid
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_at_once() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from meshwright.errors import EngineError, SpecError
 from meshwright.runtime.launch import find_program, safe_environment
 from meshwright.runtime.seats import TESTBED
-from meshwright.runtime.signals import die_with_parent
+from meshwright.runtime.signals import die_with_parent, holding_back
 from meshwright.system.model import System
 from meshwright.system.read import read_system_text, system_document
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
@@ -365,8 +365,13 @@ def _command_line(pid: str) -> bytes:
 
 
 def _started(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run one of the system's tools, none of which is looked for in the current folder."""
-    return subprocess.run(command, text=True, check=False, env=safe_environment(), **options)
+    """Run one of the system's tools to its end; none of them is looked for in the current folder.
+
+    A signal that asks to end waits for the tool. Otherwise a tool that was just started could still make a namespace
+    after the cleaning up.
+    """
+    with holding_back():
+        return subprocess.run(command, text=True, check=False, env=safe_environment(), **options)
 
 
 def _run(command: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import fcntl
 import heapq
 import os
 import select
+import signal
 import struct
 import sys
 import time
@@ -81,4 +82,5 @@ def _say_ready() -> None:
 
 
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started this may hold signals back
     relay(known(sys.argv[1]).network)
