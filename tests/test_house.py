@@ -5,7 +5,22 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 
 import meshwright
-from tests.house import DOCUMENT, FRONT_DOORS, ROOMS, ROOT, document, floor, imported_names, imports, modules, room
+from tests.house import (
+    DOCUMENT,
+    FRONT_DOORS,
+    LONG,
+    LONGEST_FILE,
+    LONGEST_FUNCTION,
+    ROOMS,
+    ROOT,
+    document,
+    floor,
+    imported_names,
+    imports,
+    lengths,
+    modules,
+    room,
+)
 
 IMPORTS = imports()
 
@@ -57,6 +72,12 @@ def test_lazy_imports_are_seen() -> None:
 def test_no_public_name_hides_a_module() -> None:
     names = {module.rpartition(".")[2] for module in modules() if module.count(".") == 1}
     assert names.isdisjoint(set(meshwright.__all__))
+
+
+def test_files_and_functions_are_short() -> None:
+    long = {name for name, (lines, most) in lengths().items() if lines > most}
+    assert sorted(long - set(LONG)) == [], f"over {LONGEST_FILE} lines in a file, or {LONGEST_FUNCTION} in a function"
+    assert sorted(set(LONG) - long) == [], "no longer long: take it off the list in tests/house.py"
 
 
 def test_contributing_shows_the_house() -> None:
