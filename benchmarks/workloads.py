@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import Goal, Reduction, Transfer, TransferKind, load_system, load_workload, parse_axes, parse_system
-from meshwright.planning.orders import Habit, gain, habits, mesh_code
+from meshwright.export.mesh import mesh_code
+from meshwright.planning.orders import Habit, gain, habits
 from meshwright.planning.plan import Plan
 from meshwright.planning.planner import Planner
 from meshwright.text.units import format_seconds

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import Reduction, SpecError, System, parse_system, placements, preset
+from meshwright.export.mesh import mesh_code
 from meshwright.planning.orders import (
     gain,
     habits,
     megatron_order,
     megatron_string,
-    mesh_code,
     order_giving,
     row_major,
     torus,

@@ -19,11 +19,12 @@ from meshwright.cli.workload import print_needs
 from meshwright.cost.library import library_names
 from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
+from meshwright.export.mesh import mesh_code
 from meshwright.language.program import ROOTED, Collective, device_groups, step_text
 from meshwright.placement.placement import parse_axes, parse_placement
 from meshwright.planning.constraints import Constraint, Rule, parse_constraint
 from meshwright.planning.explain import why
-from meshwright.planning.orders import Habit, gain, habits, mesh_code
+from meshwright.planning.orders import Habit, gain, habits
 from meshwright.planning.plan import Plan, PlannedReduction, communication_of, ratio
 from meshwright.planning.planfile import write_plan
 from meshwright.planning.planner import DEFAULT_LIBRARY, Planner, Ranking

@@ -8,7 +8,7 @@ from math import prod
 from meshwright.errors import SpecError
 from meshwright.placement.hierarchy import Hierarchy, hierarchy_of
 from meshwright.placement.placement import Placement
-from meshwright.system.model import Fabric, Link, System
+from meshwright.system.model import Link, System
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Layout:
     """How the groups of one reduction lie on a system.
 
     radices: for each level of the system, over how many children of one instance a group is spread.
-    columns: for each level with a ring fabric, the factors of the matrix column that are not 1, each with whether its
-        axis is reduced over: on a ring it matters who is a neighbour. Empty for other levels.
+    columns: for each level whose fabric links neighbours only, the factors in its column of the matrix that are not 1,
+        each with whether its axis is reduced over. Empty for other levels.
 
     For example, data=4 and shard=16 on node=4,gpu=16 with the rows (2, 2) and (2, 8): a group over data has 2 nodes
     and 2 GPUs in each, so the radices are (2, 2). Below one node there are 16 / 2 = 8 such groups, below one GPU there
@@ -60,7 +60,7 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
         tuple(prod(factor for row, factor in enumerate(column) if row in rows) for column in columns),
         tuple(
             tuple((factor, row in rows) for row, factor in enumerate(column) if factor > 1)
-            if level.link.fabric is Fabric.RING
+            if level.link.fabric.neighbours_only
             else ()
             for level, column in zip(placement.system.levels, columns, strict=True)
         ),
@@ -69,7 +69,7 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
 
 def inner_only(link: Link) -> bool:
     """Whether a level's links carry nothing but traffic between its own children."""
-    return link.bypass or link.fabric is Fabric.RING
+    return link.bypass or link.fabric.neighbours_only
 
 
 def check_links(system: System) -> None:

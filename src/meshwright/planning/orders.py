@@ -12,7 +12,7 @@ from meshwright.errors import SpecError
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, ratio
 from meshwright.planning.planner import Planner
-from meshwright.system.model import Fabric, System
+from meshwright.system.model import System
 
 MEGATRON = {
     "tp": ("tensor", "tp", "model"),
@@ -119,7 +119,7 @@ def habits(planner: Planner) -> list[Habit]:
     system, axes = planner.system, planner.axes
     given = list(axes)
     unaligned = "the sizes do not line up with the levels"
-    rings = all(level.link.fabric is Fabric.RING for level in system.levels if level.count > 1)  # a torus: TPUs
+    rings = all(level.link.fabric.neighbours_only for level in system.levels if level.count > 1)  # a torus: TPUs
     jax = torus(system, axes, given) if rings else row_major(system, axes, given)
     megatron = megatron_order(axes)
     rows = [
@@ -153,40 +153,11 @@ def order_giving(placement: Placement) -> tuple[str, ...] | None:
     rows = dict(zip(placement.axes, placement.matrix, strict=True))
     if len(axes) > MOST_ORDERS:
         return None
-    rings = any(level.link.fabric is Fabric.RING for level in placement.system.levels)
-    for order in [placement.axes] if rings else permutations(axes):
+    for order in [placement.axes] if placement.system.order_matters else permutations(axes):
         at = row_major(placement.system, axes, order)
         if at is not None and dict(zip(at.axes, at.matrix, strict=True)) == rows:
             return order
     return None
-
-
-def mesh_code(placement: Placement) -> dict[str, str]:
-    """For each engine, the line that makes the mesh of a placement, or why there is none."""
-    system = placement.system
-    shape = [factor for column in zip(*placement.matrix, strict=True) for factor in column]
-    rows, levels = len(placement.axes), len(system.levels)
-    turn = [level * rows + row for row in range(rows) for level in range(levels)]
-    kept = [k for k in range(len(shape)) if shape[k] > 1]
-    shape_text = ", ".join(str(shape[k]) for k in kept) or "1"
-    order = [kept.index(k) for k in turn if k in kept]
-    turn_text = ", ".join(map(str, order)) or "0"
-    sizes = ", ".join(map(str, placement.sizes.values()))
-    names = ", ".join(repr(axis) for axis in placement.axes) + ("," if rows == 1 else "")
-    straight = order == sorted(order)
-    turned = {
-        "torch": "" if straight else f".reshape({shape_text}).permute({turn_text})",
-        "jax": "" if straight else f".reshape({shape_text}).transpose({turn_text})",
-    }
-    found = {
-        "torch": f'DeviceMesh("cuda", torch.arange({system.devices}){turned["torch"]}.reshape({sizes}), '
-        f"mesh_dim_names=({names}))",
-        "jax": f"Mesh(np.array(jax.devices()){turned['jax']}.reshape({sizes}), ({names}))",
-    }
-    giving = order_giving(placement)
-    text = megatron_string([axis for axis in giving if placement.sizes[axis] > 1]) if giving else None
-    found["megatron"] = f"order {text}" if text else "no order string gives this"
-    return found
 
 
 def gain(habit: Habit, best: Plan) -> float:

@@ -26,7 +26,7 @@ from meshwright.planning.plan import (
     planned_transfer,
 )
 from meshwright.planning.search import Row, Term, search
-from meshwright.system.model import Fabric, System
+from meshwright.system.model import System
 from meshwright.system.read import as_system
 from meshwright.text.spec import as_tuple, check_type, shown, unknown
 from meshwright.workload.communication import Communication, Reduction, Transfer, exposed
@@ -141,7 +141,7 @@ class Planner:
         self.system, self.axes, self.communications = system, dict(axes), tuple(communications)
         self.library = as_library(library)
         self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
-        self.rings = any(level.link.fabric is Fabric.RING for level in system.levels)
+        self.rings = system.order_matters
         self.found: dict[tuple[object, ...], PlannedCommunication] = {}
         self.least: dict[tuple[object, ...], float] = {}
         self.costs: dict[Row, AnyPayload] = {}

@@ -30,6 +30,13 @@ class Fabric(StrEnum):
     RING = "ring"
     BUS = "bus"
 
+    @property
+    def neighbours_only(self) -> bool:
+        """Whether only neighbours are linked. Then times depend on the order of the axes inside the level, and traffic
+        that leaves the level does not use its links.
+        """
+        return self is Fabric.RING
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -129,6 +136,11 @@ class System:
     def devices(self) -> int:
         """The number of devices."""
         return prod(self.counts)
+
+    @property
+    def order_matters(self) -> bool:
+        """Whether times depend on the order of the axes inside a level."""
+        return any(level.link.fabric.neighbours_only for level in self.levels)
 
     def with_outermost(self, count: int) -> "System":
         """The same system with another outermost count."""

@@ -1,0 +1,40 @@
+"""A placement as code: the line that makes its mesh in PyTorch or JAX, and Megatron's order string."""
+
+from meshwright.placement.placement import Placement
+from meshwright.planning.orders import megatron_string, order_giving
+
+
+def mesh_code(placement: Placement) -> dict[str, str]:
+    """For PyTorch and JAX the line of code that makes the mesh, for Megatron the order string, if there is one.
+
+    The code does what `Placement.mesh` does: it cuts the ranks by the factors, level by level, and puts the factors of
+    each axis together.
+
+    >>> from meshwright import parse_system
+    >>> mesh_code(Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))))["jax"]
+    "Mesh(np.array(jax.devices()).reshape(2, 2, 2).transpose(1, 0, 2).reshape(2, 4), ('data', 'shard'))"
+    """
+    system = placement.system
+    shape = [factor for column in zip(*placement.matrix, strict=True) for factor in column]
+    rows, levels = len(placement.axes), len(system.levels)
+    turn = [level * rows + row for row in range(rows) for level in range(levels)]
+    kept = [k for k in range(len(shape)) if shape[k] > 1]
+    shape_text = ", ".join(str(shape[k]) for k in kept) or "1"
+    order = [kept.index(k) for k in turn if k in kept]
+    turn_text = ", ".join(map(str, order)) or "0"
+    sizes = ", ".join(map(str, placement.sizes.values()))
+    names = ", ".join(repr(axis) for axis in placement.axes) + ("," if rows == 1 else "")
+    straight = order == sorted(order)
+    turned = {
+        "torch": "" if straight else f".reshape({shape_text}).permute({turn_text})",
+        "jax": "" if straight else f".reshape({shape_text}).transpose({turn_text})",
+    }
+    found = {
+        "torch": f'DeviceMesh("cuda", torch.arange({system.devices}){turned["torch"]}.reshape({sizes}), '
+        f"mesh_dim_names=({names}))",
+        "jax": f"Mesh(np.array(jax.devices()){turned['jax']}.reshape({sizes}), ({names}))",
+    }
+    giving = order_giving(placement)
+    text = megatron_string([axis for axis in giving if placement.sizes[axis] > 1]) if giving else None
+    found["megatron"] = f"order {text}" if text else "no order string gives this"
+    return found
