@@ -148,7 +148,8 @@ def idea(path: Path) -> str:
     """The one idea in a module: the first sentence of its docstring."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     first = " ".join(text.split("\n\n")[0].split())
-    return first if first.endswith(".") and ". " not in first else first.split(". ")[0].rstrip(".") + "."
+    sentence = first.split(". ")[0]
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 
 
 def drawing() -> str:
