@@ -18,7 +18,7 @@ from meshwright.measure.bench import cases
 from meshwright.measure.calibrate import Observation, fit, microbenchmarks, observations
 from meshwright.measure.logs import read_log
 from meshwright.measure.records import Records, read_measurements
-from meshwright.measure.trials.numpy import NumpyEngine
+from meshwright.measure.trials.numpy import NumpyRunner
 from meshwright.measure.trials.trial import payloads
 from meshwright.planning.constraints import Rule
 from meshwright.system.read import read_system_text
@@ -184,10 +184,10 @@ def test_a_plan_file_that_names_five_million_nodes_costs_little(tmp_path: Path) 
 
 def test_the_interpreter_counts_the_chunks_of_a_group() -> None:
     plan = small_plan("node=20000@1GB/s,gpu=1", size=4)
-    engine = NumpyEngine()
-    engine.load(plan)
+    runner = NumpyRunner()
+    runner.load(plan)
     with pytest.raises(TooLargeError, match=r"20,000 devices in this process would hold up to .*, more than the 1GiB"):
-        engine.prepare(payloads(plan, "float32")[0])
+        runner.prepare(payloads(plan, "float32")[0])
 
 
 def test_long_rings_are_refused_and_shorter_ones_routed() -> None:

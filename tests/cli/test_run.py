@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from meshwright import MeshwrightWarning, parse_reduction, parse_system, plan, write_plan
-from meshwright.measure.trials.numpy import NumpyEngine
-from meshwright.measure.trials.trial import Engine
+from meshwright.measure.trials.numpy import NumpyRunner
+from meshwright.measure.trials.trial import Runner
 from meshwright.runtime.launch import mpirun_command, safe_environment, torchrun_command
 from tests.cli.test_verbs import run, run_json
 from tests.traps import Traps
@@ -246,11 +246,11 @@ def ranks_of(plan_path: str) -> list[int]:
 def test_a_warning_is_one_line_without_the_code_that_it_comes_from(
     plan_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def warning(*_: object) -> Engine:
+    def warning(*_: object) -> Runner:
         warnings.warn("not as planned", MeshwrightWarning, stacklevel=1)
-        return NumpyEngine()
+        return NumpyRunner()
 
-    monkeypatch.setattr(sys.modules["meshwright.cli.run"], "make_engine", warning)
+    monkeypatch.setattr(sys.modules["meshwright.cli.run"], "make_runner", warning)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         done = run("run", str(plan_file), "--engine", "numpy", "--json")

@@ -20,7 +20,7 @@ def measured(factor: float = 1.0) -> list[Measurement]:
     found = []
     reductions = [Reduction(("data",), 1 << 20), Reduction(("shard",), 1 << 20)]
     for case in cases(placements(SYSTEM, {"data": 2, "shard": 4}), reductions, RING, every=2, best=3):
-        for number, one in zip(case.kinds, case.measurements("torch"), strict=True):
+        for number, one in zip(case.numbers, case.measurements("torch"), strict=True):
             planned = case.plan.reductions[number or 0]
             seconds = planned.default_seconds if number is None else planned.seconds
             found.append(replace(one, seconds=[seconds * factor] * 3))

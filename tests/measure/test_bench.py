@@ -9,7 +9,7 @@ import pytest
 from meshwright import Goal, Reduction, load_library, parse_system, placements
 from meshwright.measure.bench import Patience, case_of, cases, half_width, measure
 from meshwright.measure.records import Records, read_measurements
-from meshwright.measure.trials.numpy import NumpyEngine
+from meshwright.measure.trials.numpy import NumpyRunner
 
 SYSTEM = parse_system("node=2@1GB/s,gpu=2@8GB/s")
 RING = load_library("ring")
@@ -19,7 +19,7 @@ ONCE = Patience(least=1, most=1)
 def test_every_short_program_and_the_best_long_ones_are_measured() -> None:
     (case,) = cases(placements(SYSTEM, {"data": 4}), [Reduction(("data",), 1024)], RING, every=3, best=0)
     assert len(case.plan.reductions) == 29
-    assert case.kinds[0] is None
+    assert case.numbers[0] is None
     (more,) = cases(placements(SYSTEM, {"data": 4}), [Reduction(("data",), 1024)], RING, every=3, best=10)
     assert 29 <= len(more.plan.reductions) <= 39
     best = sorted(more.plan.reductions, key=lambda planned: planned.seconds)
@@ -46,11 +46,11 @@ def test_patience() -> None:
 
 def test_results_are_recorded_and_not_measured_again(tmp_path: Path) -> None:
     wanted = cases(placements(SYSTEM, {"data": 4}), [Reduction(("data",), 1024)], RING, every=2, best=0)
-    engine = NumpyEngine()
+    runner = NumpyRunner()
     seen: list[str] = []
     for _ in range(2):
         with Records(tmp_path / "m.jsonl") as records:
-            measure(engine, wanted, records, ONCE, progress=lambda one: seen.append(one.program))
+            measure(runner, wanted, records, ONCE, progress=lambda one: seen.append(one.program))
     found = read_measurements(tmp_path / "m.jsonl")
     assert [one.program for one in found] == seen
     assert seen[:2] == ["default", "AllReduce all"]
@@ -61,9 +61,9 @@ def test_results_are_recorded_and_not_measured_again(tmp_path: Path) -> None:
 def test_a_wrong_result_is_a_failure_and_not_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (placed,) = placements(SYSTEM, {"data": 4})
     case = case_of(placed, Reduction(("data",), 64), RING, ["AllReduce all"])
-    monkeypatch.setattr(NumpyEngine, "results", lambda _: [np.zeros(16, np.float32)] * 4)
+    monkeypatch.setattr(NumpyRunner, "results", lambda _: [np.zeros(16, np.float32)] * 4)
     with Records(tmp_path / "m.jsonl") as records:
-        measure(NumpyEngine(), [case], records, ONCE)
+        measure(NumpyRunner(), [case], records, ONCE)
     for one in read_measurements(tmp_path / "m.jsonl"):
         assert one.failed is not None
         assert one.failed.startswith("wrong result: rank 0 has 0.0 at element 0, but")
@@ -72,7 +72,7 @@ def test_a_wrong_result_is_a_failure_and_not_a_time(tmp_path: Path, monkeypatch:
 
 def test_links_are_watched_where_they_can_be(tmp_path: Path) -> None:
     (placed,) = placements(SYSTEM, {"data": 4})
-    case = replace(case_of(placed, Reduction(("data",), 64, goal=Goal.REDUCE), RING, ["Reduce all"]), kinds=(0,))
+    case = replace(case_of(placed, Reduction(("data",), 64, goal=Goal.REDUCE), RING, ["Reduce all"]), numbers=(0,))
 
     def watch(work: object) -> dict[str, int]:
         assert callable(work)
@@ -80,5 +80,5 @@ def test_links_are_watched_where_they_can_be(tmp_path: Path) -> None:
         return {"node": 7}
 
     with Records(tmp_path / "m.jsonl") as records:
-        measure(NumpyEngine(), [case], records, ONCE, watch=watch)
+        measure(NumpyRunner(), [case], records, ONCE, watch=watch)
     assert read_measurements(tmp_path / "m.jsonl")[0].links == {"node": 7}

@@ -17,7 +17,7 @@ from meshwright.measure.bench import Case, Patience
 from meshwright.measure.jobs import Job, measure_here
 from meshwright.measure.records import Measurement
 from meshwright.measure.supervise import measure_on
-from meshwright.measure.trials.engines import ENGINES, start_locally
+from meshwright.measure.trials.runners import ENGINES, start_locally
 from meshwright.system.model import System
 from meshwright.text.units import parse_seconds
 

@@ -8,7 +8,7 @@ import click
 
 from meshwright.cli.common import json_option, new_table, print_json, print_table, say, stdout_kept
 from meshwright.errors import SpecError
-from meshwright.measure.trials.engines import ENGINES, make_engine, start_locally
+from meshwright.measure.trials.runners import ENGINES, make_runner, start_locally
 from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
 from meshwright.planning.plan import Plan, ratio
 from meshwright.planning.planfile import read_plan
@@ -22,7 +22,6 @@ from meshwright.text.units import format_bytes, format_seconds, parse_bytes, par
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--engine",
-    "engine_name",
     type=click.Choice(ENGINES),
     required=True,
     help="What to run it on. torch is started by torchrun, mpi by mpirun, jax on its devices, numpy anywhere.",
@@ -40,7 +39,7 @@ from meshwright.text.units import format_bytes, format_seconds, parse_bytes, par
 @json_option
 def run(
     plan_path: Path,
-    engine_name: str,
+    engine: str,
     local: bool,
     size: str | None,
     dtype: str,
@@ -66,38 +65,33 @@ def run(
         raise SpecError(
             f"there is nothing to run: {plan_path} has no reductions, only transfers, which need no program"
         )
-    seconds = parse_seconds(timeout)
+    seconds, devices = parse_seconds(timeout), plan.placement.system.devices
     if seconds <= 0:
         raise SpecError(f"--timeout {timeout}: expected more than no time")
     wanted = payloads(plan, dtype, None if size is None else parse_bytes(size))
-    if local and engine_name in ("torch", "mpi"):
-        arguments = ["run", str(plan_path), "--engine", engine_name, "--dtype", dtype, "--repeat", str(repeat)]
-        arguments += [
-            "--timeout",
-            timeout,
-            *(["--bytes", size] if size else []),
-            *(["--device", device] if device else []),
-        ]
-        arguments += ["--json"] if as_json else []
-        sys.exit(start_locally(engine_name, plan.placement.system.devices, arguments))
-    if engine_name in ("jax", "numpy"):
+    if local and engine in ("torch", "mpi"):
+        given = {"--dtype": dtype, "--repeat": repeat, "--timeout": timeout, "--bytes": size, "--device": device}
+        words = [str(word) for option in given.items() if option[1] is not None for word in option]
+        arguments = ["run", str(plan_path), "--engine", engine, *words, *(["--json"] if as_json else [])]
+        sys.exit(start_locally(engine, devices, arguments))
+    if engine in ("jax", "numpy"):
         for payload in wanted:
-            check_memory(payload, interpreted=engine_name == "numpy")
-    if local and engine_name == "jax":
-        check_local(plan.placement.system.devices)
+            check_memory(payload, interpreted=engine == "numpy")
+    if local and engine == "jax":
+        check_local(devices)
     trials = []
     end_at_once()
     with stdout_kept():
-        engine = make_engine(engine_name, seconds, device, plan.placement.system.devices if local else None)
-        engine.load(plan)
-        leads = 0 in engine.ranks
-        for trial in run_trials(engine, wanted, repeat):
+        runner = make_runner(engine, seconds, device, devices if local else None)
+        runner.load(plan)
+        leads = 0 in runner.ranks
+        for trial in run_trials(runner, wanted, repeat):
             trials.append(trial)
             if leads and not as_json:
                 say(f"{len(trials)} of {len(wanted)}: {describe(plan.reductions[trial.number])}")
-        engine.close()
+        runner.close()
     if leads:
-        _report(plan, engine_name, trials, wanted, as_json)
+        _report(plan, engine, trials, wanted, as_json)
     if any(trial.faults for trial in trials):
         sys.exit(1)
 

@@ -2,23 +2,25 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import sqrt
 from statistics import mean, stdev
 
 from meshwright.cost.library import Library
+from meshwright.cost.model import CostModel
 from meshwright.errors import TooLargeError
-from meshwright.language.program import Collective, Program, parse_pipelined
+from meshwright.language.program import Collective, Pipelined, Program, parse_pipelined
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
-from meshwright.measure.trials.trial import Engine, check_results, payloads
+from meshwright.measure.trials.trial import Runner, check_results, payloads
+from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import Plan, PlannedReduction, planned_reduction
+from meshwright.planning.plan import Plan, planned_reduction
 from meshwright.system.read import system_document
 from meshwright.workload.communication import Reduction
 
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
-
 
 MOST_MEASUREMENTS = 20_000
 """More would take days."""
@@ -28,11 +30,12 @@ MOST_MEASUREMENTS = 20_000
 class Case:
     """What is measured together: programs of one reduction on one placement, and the library's default.
 
-    kinds: which programs, by number; None is the default. sends: ranks that send to others, in place of programs.
+    The plan has the same reduction once for each program. numbers: which of these are measured; None is the default.
+    alone: only the first group runs. sends: pairs of ranks, sender and receiver, that send instead of running programs.
     """
 
     plan: Plan
-    kinds: tuple[int | None, ...]
+    numbers: tuple[int | None, ...]
     alone: bool = False
     sends: tuple[tuple[int, int], ...] = ()
 
@@ -65,7 +68,7 @@ class Case:
 
     def measurements(self, engine: str) -> list[Measurement]:
         """All of them, not yet measured."""
-        return [self.measurement(number, engine) for number in self.kinds]
+        return [self.measurement(number, engine) for number in self.numbers]
 
 
 def cases(
@@ -77,16 +80,15 @@ def cases(
     max_steps: int = MAX_STEPS,
     collectives: Sequence[Collective] = tuple(Collective),
 ) -> list[Case]:
-    """For each placement and reduction, every program of at most `every` steps and the predicted `best` of
-    `max_steps`.
+    """For each placement and reduction: every program of at most `every` steps, and of those with at most `max_steps`
+    the `best` that are predicted to be fastest.
     """
     found = []
     total = 0
     for placement in placements:
         for reduction in reductions:
-            empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
-            hierarchy, model = empty.hierarchy(empty.reductions[0]), empty.model(empty.reductions[0])
-            levels = len(hierarchy.names)
+            model = _model(placement, reduction, library)
+            levels = len(model.layout.levels)
             if levels == 0:
                 continue  # nothing to reduce over
             programs: dict[Program, None] = {}
@@ -97,11 +99,26 @@ def cases(
                 programs |= dict.fromkeys(graph.programs())
             if best:
                 ranked = program_graph(levels, reduction.goal, max_steps, collectives).ranked(model)
-                for _, (_, program) in zip(range(best), ranked, strict=False):
-                    programs.setdefault(program)
-            planned = tuple(planned_reduction(model, reduction, program) for program in programs)
-            found.append(Case(Plan(placement, library, planned), (None, *range(len(planned)))))
+                programs |= dict.fromkeys(program for _, program in islice(ranked, best))
+            found.append(_case(placement, reduction, model, programs))
     return found
+
+
+def case_of(placement: Placement, reduction: Reduction, library: Library, texts: Sequence[str]) -> Case:
+    """The case of some programs, given as text."""
+    model = _model(placement, reduction, library)
+    return _case(placement, reduction, model, [parse_pipelined(text, model.layout.hierarchy) for text in texts])
+
+
+def _model(placement: Placement, reduction: Reduction, library: Library) -> CostModel:
+    return CostModel(layout_of(placement, reduction.axes), library, reduction.bytes)
+
+
+def _case(
+    placement: Placement, reduction: Reduction, model: CostModel, programs: Iterable[Program | Pipelined]
+) -> Case:
+    planned = tuple(planned_reduction(model, reduction, program) for program in programs)
+    return Case(Plan(placement, model.library, planned), (None, *range(len(planned))))
 
 
 def check_measurements(count: int) -> None:
@@ -113,19 +130,13 @@ def check_measurements(count: int) -> None:
         )
 
 
-def case_of(placement: Placement, reduction: Reduction, library: Library, texts: Sequence[str]) -> Case:
-    """The case of some programs, given as text."""
-    empty = Plan(placement, library, (PlannedReduction(reduction, Program(()), 0, 0, 0),))
-    hierarchy, model = empty.hierarchy(empty.reductions[0]), empty.model(empty.reductions[0])
-    programs = [parse_pipelined(text, hierarchy) for text in texts]
-    planned = tuple(planned_reduction(model, reduction, program) for program in programs)
-    return Case(Plan(placement, library, planned), (None, *range(len(planned))))
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to repeat: at least and at most so often, until the mean is known to a share of itself with 95%
-    confidence, or so many seconds were measured.
+    """How long to repeat: at least `least` and at most `most` times. In between, until the mean is known to within
+    `width` of itself with 95% confidence, or `budget` seconds were measured.
+
+    For example, 1.00, 1.01 and 1.02 s have the mean 1.01 s and a confidence interval of 0.025 s to either side. That
+    is 2.5%, which is too wide for a width of 0.02: one more repetition is made.
     """
 
     least: int = 3
@@ -152,11 +163,11 @@ def half_width(seconds: Sequence[float]) -> float:
 
 
 Watch = Callable[[Callable[[], object]], dict[str, int]]
-"""Runs something, and tells what crossed the most loaded link of each level meanwhile."""
+"""Runs something; returns the bytes that crossed the most loaded link of each level meanwhile."""
 
 
 def measure(
-    engine: Engine,
+    runner: Runner,
     wanted: Sequence[Case],
     records: Records | None,
     patience: Patience,
@@ -164,28 +175,29 @@ def measure(
     progress: Callable[[Measurement], None] = lambda _: None,
     watch: Watch | None = None,
 ) -> None:
-    """Measure what is not measured yet. Every rank calls this; the first one has the records, and may watch the
-    links.
+    """Measure what is not measured yet. Every rank calls this; only the first one has records, and may watch the links.
+
+    What is measured already, only the first rank knows: it tells the others, so that all skip the same.
     """
     for case in wanted:
-        todo = list(zip(case.kinds, case.measurements(engine.name), strict=True))
-        skip = engine.shared([records is not None and measurement.id in records.done for _, measurement in todo])
+        todo = list(zip(case.numbers, case.measurements(runner.name), strict=True))
+        skip = runner.shared([records is not None and measurement.id in records.done for _, measurement in todo])
         if all(skip):
             continue
-        engine.load(case.plan)
+        runner.load(case.plan)
         for (number, measurement), known in zip(todo, skip, strict=True):
             if known:
                 continue
             if records is not None:
                 progress(measurement)
                 records.start(measurement)
-            result = _measured(engine, case, number, measurement, patience, dtype, watch)
+            result = _measured(runner, case, number, measurement, patience, dtype, watch)
             if records is not None:
                 records.add(result)
 
 
 def _measured(
-    engine: Engine,
+    runner: Runner,
     case: Case,
     number: int | None,
     measurement: Measurement,
@@ -194,19 +206,19 @@ def _measured(
     watch: Watch | None,
 ) -> Measurement:
     payload = payloads(case.plan, dtype)[number or 0]
-    engine.prepare(payload)
+    runner.prepare(payload)
 
     def once() -> float:
         if case.sends:
-            return engine.send(case.sends)
-        return engine.run(number is None, case.alone)
+            return runner.send(case.sends)
+        return runner.run(number is None, case.alone)
 
     links = None
     if watch is None:
-        once()
+        once()  # to warm up, and for the result
     else:
         links = watch(once)
-    if not case.sends and not case.alone and (faults := engine.everyone(check_results(engine, payload))):
+    if not case.sends and not case.alone and (faults := runner.everyone(check_results(runner, payload))):
         return replace(measurement, failed=f"wrong result: {faults[0]}")
     seconds: list[float] = []
     while not patience.enough(seconds):

@@ -93,13 +93,13 @@ def microbenchmarks(system: System, library: Library, sizes: Sequence[int], root
                     continue
                 reduction = Reduction((level.name,), size, goal=goal)
                 case = case_of(placement, reduction, library, [f"{FLAT[goal]} all"])
-                found.append(replace(case, kinds=(0,)))
+                found.append(replace(case, numbers=(0,)))
                 if groups > 1 and goal is Goal.ALL_REDUCE:
-                    found.append(replace(case, kinds=(0,), alone=True))
+                    found.append(replace(case, numbers=(0,), alone=True))
                 if goal is Goal.ALL_REDUCE:
                     every = tuple((device, device + inside) for device in range(inside))
                     for pairs in {every[:1], every}:
-                        found.append(replace(case, kinds=(0,), sends=pairs, alone=len(pairs) < inside))
+                        found.append(replace(case, numbers=(0,), sends=pairs, alone=len(pairs) < inside))
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshwright.measure.bench import Case, Patience, measure
 from meshwright.measure.records import Measurement, Records, entries
-from meshwright.measure.trials.engines import make_engine
+from meshwright.measure.trials.runners import make_runner
 from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.signals import end_at_once
 from meshwright.system.model import System
@@ -51,11 +51,11 @@ class Job:
 def measure_here(job: Job, bar: Bar = no_bar) -> None:
     """Measure what is missing. Every rank calls this; the first one writes the file and shows the progress."""
     end_at_once()
-    engine = make_engine(job.engine, job.timeout)
-    if 0 not in engine.ranks:
-        measure(engine, job.cases, None, job.patience)
+    runner = make_runner(job.engine, job.timeout)
+    if 0 not in runner.ranks:
+        measure(runner, job.cases, None, job.patience)
     else:
         with Records(job.out) as records, bar(len(job.missing())) as progress:
             watch = link_watch(os.environ[TESTBED]) if TESTBED in os.environ else None
-            measure(engine, job.cases, records, job.patience, progress=progress, watch=watch)
-    engine.close()
+            measure(runner, job.cases, records, job.patience, progress=progress, watch=watch)
+    runner.close()

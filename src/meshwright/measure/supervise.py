@@ -17,7 +17,7 @@ from dataclasses import replace
 from meshwright.errors import EngineError, SpecError
 from meshwright.measure.jobs import Bar, Job, measure_here, no_bar
 from meshwright.measure.records import Measurement, Records
-from meshwright.measure.trials.engines import require
+from meshwright.measure.trials.runners import require
 from meshwright.runtime.signals import die_with_parent, fork
 from meshwright.testbed import Testbed, ending
 

@@ -1,1 +1,1 @@
-"""Trials: a plan's reductions on made-up data, checked and timed; one file per engine."""
+"""Trials: a plan's reductions on made-up data, checked and timed; one runner per engine, each in its own file."""

@@ -40,7 +40,7 @@ def join(timeout: float) -> None:
         raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
 
 
-class JaxEngine:
+class JaxRunner:
     """Runs a plan on jax.devices()."""
 
     name = "jax"

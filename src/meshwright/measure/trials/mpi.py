@@ -15,7 +15,7 @@ from meshwright.runtime.role import part_length
 from meshwright.runtime.waiting import Watchdog
 
 
-class MpiEngine:
+class MpiRunner:
     """Runs a plan on the world communicator."""
 
     name = "mpi"

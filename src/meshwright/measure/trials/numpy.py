@@ -14,7 +14,7 @@ from meshwright.planning.plan import Plan, flat_program
 from meshwright.runtime.schedule import IN_PLACE
 
 
-class NumpyEngine:
+class NumpyRunner:
     """Runs every group of a reduction in turn."""
 
     name = "numpy"

@@ -24,7 +24,7 @@ HEADWAY = 0.02
 """Seconds until a common start, beyond what it took all ranks to agree on the last one."""
 
 
-class TorchEngine:
+class TorchRunner:
     """Runs a plan on the process group that torchrun's environment describes."""
 
     name = "torch"

@@ -1,6 +1,6 @@
 """Trials: a plan's reductions on made-up data, checked against the truth and timed beside the library's default.
 
-The engines differ in how they run a reduction; what is fed to them, what must come out and how it is timed is here.
+Runners differ in how they run a reduction; what is fed to them, what must come out and how it is timed is here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -128,16 +128,16 @@ def payloads(plan: Plan, dtype: str, size: int | None = None) -> list[Payload]:
     return [Payload(plan, number, each // width, dtype) for number, each in enumerate(sizes)]
 
 
-class Engine(Protocol):
-    """What a trial asks of an engine; every process has one, for its own ranks."""
+class Runner(Protocol):
+    """Runs reductions on an engine with data of its own, and times them; every process has one, for its own ranks."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the engine."""
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Those of this process."""
+        """The ranks of this process."""
 
     def load(self, plan: Plan) -> None:
         """Make ready to run a plan's reductions, instead of those of the plan before."""
@@ -187,26 +187,26 @@ class Trial:
     faults: tuple[str, ...]
 
 
-def run_trials(engine: Engine, wanted: Sequence[Payload], repeat: int) -> Iterator[Trial]:
+def run_trials(runner: Runner, wanted: Sequence[Payload], repeat: int) -> Iterator[Trial]:
     """Run reductions one after another: each checked first, then timed in turn with the default."""
     for payload in wanted:
-        engine.prepare(payload)
+        runner.prepare(payload)
         faults: list[str] = []
         for default in (True, False):
-            engine.run(default)
+            runner.run(default)
             what = "the library's own collective" if default else "the program"
-            faults += [f"{what}: {fault}" for fault in check_results(engine, payload)]
+            faults += [f"{what}: {fault}" for fault in check_results(runner, payload)]
         times: dict[bool, list[float]] = {False: [], True: []}
-        faults = engine.everyone(faults)
+        faults = runner.everyone(faults)
         for _ in range(repeat):
             for default in (False, True):
-                times[default].append(engine.run(default))
+                times[default].append(runner.run(default))
         yield Trial(payload.number, payload.length, median(times[False]), median(times[True]), tuple(faults))
 
 
-def check_results(engine: Engine, payload: Payload) -> list[str]:
+def check_results(runner: Runner, payload: Payload) -> list[str]:
     """What is wrong with the results of this process's ranks after a run."""
-    found = zip(engine.ranks, engine.results(), strict=True)
+    found = zip(runner.ranks, runner.results(), strict=True)
     return [fault for rank, result in found for fault in _faults(payload, rank, result)]
 
 

@@ -1,4 +1,4 @@
-"""The engines that trials run on, by name."""
+"""The runners, by the names of their engines."""
 
 import os
 from collections.abc import Sequence
@@ -6,10 +6,11 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from meshwright.errors import EngineError
-from meshwright.measure.trials.trial import Engine
+from meshwright.measure.trials.trial import Runner
 from meshwright.runtime.launch import run_locally
 
 ENGINES = ("torch", "mpi", "jax", "numpy")
+"""What plans run on. numpy is the interpreter, for trials: it has no module for users."""
 
 
 def require(engine: str) -> None:
@@ -21,7 +22,7 @@ def require(engine: str) -> None:
 
 
 def start_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
-    """Run Meshwright with arguments in so many ranks on this machine; returns the launcher's exit code.
+    """Run Meshwright with arguments in `ranks` processes on this machine; returns the launcher's exit code.
 
     The engine's library must be there, but only the ranks load it.
     """
@@ -30,29 +31,28 @@ def start_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
     return run_locally(engine, ranks, arguments)
 
 
-def make_engine(name: str, timeout: float, device: str | None = None, host_devices: int | None = None) -> Engine:
-    """An engine by its name; its library is loaded only now.
+def make_runner(engine: str, timeout: float, device: str | None = None, host_devices: int | None = None) -> Runner:
+    """The runner of an engine; the engine's library is loaded only now.
 
     device: cpu or cuda, for torch. host_devices: how many devices JAX is to make of this host.
     """
-    if name == "jax" and host_devices is not None:  # before JAX looks for devices
+    if engine == "numpy":
+        from meshwright.measure.trials.numpy import NumpyRunner
+
+        return NumpyRunner()
+    if engine == "jax" and host_devices is not None:  # before JAX looks for devices
         flag = f"--xla_force_host_platform_device_count={host_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
         os.environ["JAX_PLATFORMS"] = "cpu"
-    if name != "numpy":
-        require(name)
-    if name == "torch":
-        from meshwright.measure.trials.torch import TorchEngine
+    require(engine)
+    if engine == "torch":
+        from meshwright.measure.trials.torch import TorchRunner
 
-        return TorchEngine(timeout, device)
-    if name == "mpi":
-        from meshwright.measure.trials.mpi import MpiEngine
+        return TorchRunner(timeout, device)
+    if engine == "mpi":
+        from meshwright.measure.trials.mpi import MpiRunner
 
-        return MpiEngine(timeout)
-    if name == "jax":
-        from meshwright.measure.trials.jax import JaxEngine
+        return MpiRunner(timeout)
+    from meshwright.measure.trials.jax import JaxRunner
 
-        return JaxEngine(timeout, local=host_devices is not None)
-    from meshwright.measure.trials.numpy import NumpyEngine
-
-    return NumpyEngine()
+    return JaxRunner(timeout, local=host_devices is not None)
