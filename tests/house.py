@@ -49,7 +49,6 @@ LONG = {
     "meshwright.workload.workload": "being divided",
     "meshwright.cli.plan": "being divided",
     "meshwright.cli.plan.plan": "being divided",
-    "meshwright.cli.run.run": "being divided",
 }
 """Modules and functions that are longer, each with the reason."""
 

@@ -134,7 +134,7 @@ class JaxRunner:
         for rank in self.ranks:
             length = self._payload.length
             if self._payload.goal is Goal.REDUCE_SCATTER:
-                length = self._payload.share(rank)
+                length = self._payload.part_length(rank)
             results.append(rows[rank][:length])
         return results
 

@@ -145,7 +145,7 @@ class TorchRunner:
             if goal is Goal.REDUCE_SCATTER:
                 part = buffer.new_empty(self._width)
                 reduce_scatter(part, _padded(buffer, whole), group=group)
-                return part[: self._payload.share(self.ranks[0])]
+                return part[: self._payload.part_length(self.ranks[0])]
             gathered = buffer.new_empty(whole)
             all_gather(gathered, _padded(buffer, self._width), group=group)
             return gathered[: self._payload.length]

@@ -47,7 +47,7 @@ class Payload:
         """The reduction group of a rank."""
         return _groups(self.plan.placement, self.plan.reductions[self.number].reduction.axes)[rank]
 
-    def share(self, rank: int) -> int:
+    def part_length(self, rank: int) -> int:
         """How many elements a rank's part of the whole has."""
         group = self.group(rank)
         return part_length(self.length, len(group), group.index(rank))
@@ -56,7 +56,7 @@ class Payload:
         """What a rank gives."""
         length = self.length
         if self.goal is Goal.ALL_GATHER:
-            length = self.share(rank)
+            length = self.part_length(rank)
         return _drawn(self.number, rank, length, self.dtype)
 
     def expected(self, rank: int) -> Array | None:
@@ -71,7 +71,7 @@ class Payload:
         total = _total(self.number, group, self.length, self.dtype)
         if self.goal is Goal.REDUCE_SCATTER:
             start = group.index(rank) * part_length(self.length, len(group), 0)
-            return total[start : start + self.share(rank)]
+            return total[start : start + self.part_length(rank)]
         return total
 
 
