@@ -28,7 +28,8 @@ import numpy as np
 from tests.naive import Naive
 
 from meshwright import Placement, parse_system, placements, reduction_hierarchy
-from meshwright.language.program import Goal, Step, all_steps, device_groups
+from meshwright.language.goals import Goal
+from meshwright.language.program import Step, all_steps, device_groups
 from meshwright.language.semantics import RuleBrokenError, State, apply_step, start_state
 
 PAYLOAD = 2**30

@@ -6,9 +6,9 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from meshwright import Fabric, Goal, Hierarchy, Level, Link, Reduction, System, Transfer, preset
+from meshwright import Fabric, Hierarchy, Level, Link, Reduction, System, Transfer, preset
 from meshwright.cost.library import library_names
-from meshwright.language.program import TransferKind
+from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.workload.communication import Communication
 
 A100 = preset("gcp-a100:4")
@@ -85,7 +85,7 @@ def problems(draw: st.DrawFn) -> tuple[System, dict[str, int], list[Reduction], 
                 st.lists(st.sampled_from(list(axes)), min_size=1, unique=True).map(tuple),
                 st.integers(1, 2**30),
                 st.integers(1, 100),
-                st.sampled_from(list(Goal)),
+                st.sampled_from(PROGRAM_GOALS),
             ),
             min_size=1,
             max_size=3,
@@ -102,10 +102,10 @@ def communications(draw: st.DrawFn, axes: dict[str, int], most: int = 5) -> list
         over = tuple(draw(st.lists(st.sampled_from(list(axes)), min_size=1, unique=True)))
         amount, count = draw(st.integers(1, 2**30)), draw(st.integers(1, 100))
         hidden = draw(st.sampled_from([0.0, 0.0, 0.5, 1.0]))
-        kind = draw(st.sampled_from([*Goal, *TransferKind]))
-        if isinstance(kind, Goal):
+        kind = draw(st.sampled_from(list(Goal)))
+        if kind.has_programs:
             found.append(Reduction(over, amount, count, kind, hidden=hidden))
         else:
-            one = over[:1] if kind is TransferKind.POINT_TO_POINT else over
+            one = over[:1] if kind is Goal.POINT_TO_POINT else over
             found.append(Transfer(one, amount, kind, count, hidden=hidden))
     return found

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from meshwright import (
     Collective,
     Fabric,
-    Goal,
     InvalidProgramError,
     Level,
     Link,
@@ -25,7 +24,7 @@ from meshwright import (
 from meshwright.cost.algorithms import ALGORITHMS
 from meshwright.cost.library import Library, Rule
 from meshwright.cost.model import CostModel
-from meshwright.language.program import TransferKind
+from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
 from meshwright.language.semantics import apply_step, start_state
 from meshwright.language.symbolic import NOTHING, scattered
 from meshwright.placement.layout import Layout, layout_of
@@ -59,7 +58,7 @@ def pick_program(data: st.DataObject, levels: int, goal: Goal, max_steps: int) -
     return programs[random.randrange(len(programs))]
 
 
-@given(cases(max_devices=64), st.sampled_from(list(Goal)), st.booleans(), st.data())
+@given(cases(max_devices=64), st.sampled_from(PROGRAM_GOALS), st.booleans(), st.data())
 @settings(max_examples=1000)
 def test_the_closed_form_equals_the_naive_router(
     case: tuple[Placement, list[str]], goal: Goal, rotates: bool, data: st.DataObject
@@ -82,15 +81,15 @@ def test_the_closed_form_equals_the_naive_router(
         state = apply_step(state, step, naive.hierarchy.radices)
 
 
-@given(cases(max_devices=64), st.sampled_from(list(TransferKind)), st.integers(1, 2**30))
+@given(cases(max_devices=64), st.sampled_from(TRANSFER_GOALS), st.integers(1, 2**30))
 def test_transfers_take_as_long_as_the_naive_router_says(
-    case: tuple[Placement, list[str]], kind: TransferKind, payload: int
+    case: tuple[Placement, list[str]], kind: Goal, payload: int
 ) -> None:
     placement, axes = case
-    if kind is TransferKind.POINT_TO_POINT:
+    if kind is Goal.POINT_TO_POINT:
         axes = [axis for axis in axes if placement.sizes[axis] > 1][:1]
     model = CostModel(layout_of(placement, axes), load_library("ring"), payload)
-    expected = Naive(placement, axes, payload, rotates=False).transfer(kind is TransferKind.ALL_TO_ALL)
+    expected = Naive(placement, axes, payload, rotates=False).transfer(kind is Goal.ALL_TO_ALL)
     seconds = model.transfer(kind).seconds
     assert seconds == pytest.approx(expected)
     assert model.bound(kind) <= seconds * (1 + 1e-9)

@@ -32,9 +32,10 @@ from meshwright.cost.bound import bound
 from meshwright.cost.library import Rule, load_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
-from meshwright.language.program import Pipelined, parse_pipelined
+from meshwright.language.goals import PROGRAM_GOALS, flat_program
+from meshwright.language.parse import parse_pipelined
+from meshwright.language.program import Pipelined
 from meshwright.placement.layout import layout_of
-from meshwright.planning.plan import flat_program
 from meshwright.runtime.role import role_of
 from tests.engines import pipelined_plan
 from tests.flows import Simulation
@@ -146,7 +147,7 @@ def test_a_mix_of_programs_balances_links() -> None:
     assert len(Pipeline(model, Goal.ALL_REDUCE, 1).search(program_graph(2))[0].shares) == 1
 
 
-@given(cases(max_devices=16), st.sampled_from(list(Goal)), st.data())
+@given(cases(max_devices=16), st.sampled_from(PROGRAM_GOALS), st.data())
 @settings(max_examples=150, deadline=None)
 def test_the_bound_is_never_above_a_simulated_schedule(
     case: tuple[Placement, list[str]], goal: Goal, data: st.DataObject
@@ -166,7 +167,7 @@ def test_the_bound_is_never_above_a_simulated_schedule(
     assert bound(layout, goal, 1 << 20) <= simulated * (1 + 1e-6)
 
 
-@given(cases(max_devices=16), st.sampled_from(list(Goal)), st.data())
+@given(cases(max_devices=16), st.sampled_from(PROGRAM_GOALS), st.data())
 @settings(max_examples=150, deadline=None)
 def test_the_bound_is_never_above_what_reducing_switches_take(
     case: tuple[Placement, list[str]], goal: Goal, data: st.DataObject
@@ -225,7 +226,9 @@ def test_text_of_pipelined_programs() -> None:
             parse_pipelined(text, H)
 
 
-@given(hierarchies(64), st.sampled_from(list(Goal)), st.lists(st.integers(1, 1024), min_size=1, max_size=3), st.data())
+@given(
+    hierarchies(64), st.sampled_from(PROGRAM_GOALS), st.lists(st.integers(1, 1024), min_size=1, max_size=3), st.data()
+)
 def test_a_pipelined_program_is_what_its_text_says(
     hierarchy: Hierarchy, goal: Goal, shares: list[int], data: st.DataObject
 ) -> None:
@@ -247,7 +250,7 @@ def test_a_pipelined_plan_survives_its_file(tmp_path: Path) -> None:
         read_plan(path)
 
 
-@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("goal", PROGRAM_GOALS)
 def test_chunks_cover_the_payload_without_overlap(goal: Goal) -> None:
     best = pipelined_plan(goal, chunks=5)
     role = role_of(best, 0, 0)

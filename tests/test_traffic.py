@@ -16,8 +16,8 @@ from meshwright import (
 )
 from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
+from meshwright.language.goals import flat_program
 from meshwright.placement.layout import layout_of
-from meshwright.planning.plan import flat_program
 
 
 def test_the_latency_of_a_ring_counts_its_slowest_chunk() -> None:

@@ -15,8 +15,10 @@ from meshwright.errors import (
     SpecError,
     TooLargeError,
 )
+from meshwright.language.goals import Goal, TransferKind
 from meshwright.language.interpreter import run_program
-from meshwright.language.program import ROOTED, Collective, Goal, Grouping, Program, Step, TransferKind, parse_program
+from meshwright.language.parse import parse_program
+from meshwright.language.program import ROOTED, Collective, Grouping, Program, Step
 from meshwright.language.semantics import check_program
 from meshwright.language.synthesis import ProgramGraph, program_graph
 from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import EngineError
-from meshwright.language.program import ROOTED, Collective, Goal, Step, step_text
+from meshwright.language.goals import Goal
+from meshwright.language.program import ROOTED, Collective, Step, step_text
 from meshwright.language.semantics import check_program
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, PlannedReduction

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import EngineError
-from meshwright.language.program import REDUCING, Collective, Goal
+from meshwright.language.goals import REDUCING, Goal
+from meshwright.language.program import Collective
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import CallCheck, call_checks, introduce, judge_start
 from meshwright.runtime.choose import Chooser, Over

@@ -22,7 +22,7 @@ from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.export.hosts import seatings
-from meshwright.language.program import parse_pipelined
+from meshwright.language.parse import parse_pipelined
 from meshwright.measure.accuracy import join, report
 from meshwright.measure.calibrate import fit, message_rate, observations, shared_processors
 from meshwright.measure.logs import read_log
@@ -81,7 +81,7 @@ def _make_program(random: Random) -> Any:
     hierarchy, texts = random.choice(_programs())
     words = [*mutate.WORDS[:20], *hierarchy.names, ";"]
     text = " ".join(random.choices(words, k=random.randint(1, 12))) if random.random() < 0.2 else _pick(random, texts)
-    return hierarchy, text, random.choice(list(mw.Goal))
+    return hierarchy, text, random.choice([goal for goal in mw.Goal if goal.has_programs])
 
 
 def _use_program(case: Any, _: Path) -> None:

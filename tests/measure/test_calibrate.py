@@ -7,6 +7,7 @@ import pytest
 from meshwright import Collective, SpecError, load_library, parse_system
 from meshwright.cost.library import Library, Rule
 from meshwright.cost.model import CostModel
+from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.measure.calibrate import (
     Observation,
     by_level,
@@ -18,7 +19,6 @@ from meshwright.measure.calibrate import (
 )
 from meshwright.measure.records import SEND, Measurement
 from meshwright.placement.layout import layout_of
-from meshwright.planning.plan import FLAT, flat_program
 from meshwright.system.model import System
 from meshwright.system.read import system_document
 
@@ -40,11 +40,11 @@ def made_up(system: System, library: Library, noise: float = 0.0) -> list[Observ
     found = []
     for level in system.levels:
         for size in SIZES:
-            for number, (goal, collective) in enumerate(FLAT.items()):
+            for number, goal in enumerate(PROGRAM_GOALS):
                 model = CostModel(layout_of(by_level(system), [level.name]), library, size)
                 wobble = 1 + noise * (-1) ** (number + size.bit_length())
                 found.append(
-                    Observation(level.name, collective, size, model.seconds(flat_program(goal, 1), goal) * wobble)
+                    Observation(level.name, goal.flat, size, model.seconds(flat_program(goal, 1), goal) * wobble)
                 )
             inside = 4 if level.name == "node" else 1
             assert level.link.bandwidth
@@ -108,9 +108,9 @@ def test_the_rate_of_messages_is_found_from_the_smallest_collectives() -> None:
     seen = []
     for level in ("node", "gpu"):
         for size in (1 << 8, 1 << 20):
-            for goal, collective in FLAT.items():
+            for goal in PROGRAM_GOALS:
                 model = CostModel(layout_of(by_level(free), [level]), library, size)
-                seen.append(Observation(level, collective, size, model.seconds(flat_program(goal, 1), goal)))
+                seen.append(Observation(level, goal.flat, size, model.seconds(flat_program(goal, 1), goal)))
     assert message_rate(GUESS, library, seen) == pytest.approx(5000, rel=0.01)
     with pytest.raises(SpecError, match="nothing tells the rate of messages"):
         message_rate(GUESS, library, [one for one in seen if one.collective is None])

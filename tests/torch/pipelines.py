@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright import Goal, MeshwrightWarning
+from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.torch import Reducer
 from tests.engines import pipelined_plan, random_pipelines, refused
 from tests.torch.programs import gloo
@@ -42,7 +43,7 @@ def every_program(rank: int, spec: str) -> dict[str, bytes]:
 def goals(rank: int) -> None:
     """All goals in chunks, over lengths that ranks and chunks do not divide."""
     with gloo():
-        reducers = {goal: Reducer(pipelined_plan(goal)) for goal in Goal}
+        reducers = {goal: Reducer(pipelined_plan(goal)) for goal in PROGRAM_GOALS}
         for length in (1, 3, 11, 40, 41, 1000):
             whole = torch.arange(4 * length).reshape(4, length).remainder(97)
             total = whole.sum(0)

@@ -17,7 +17,9 @@ from meshwright.cli.common import (
     say,
 )
 from meshwright.errors import InvalidProgramError
-from meshwright.language.program import Goal, Program, parse_pipelined, step_text
+from meshwright.language.goals import Goal
+from meshwright.language.parse import parse_pipelined
+from meshwright.language.program import Program, step_text
 from meshwright.language.semantics import check_program
 from meshwright.language.symbolic import NOTHING, State, device_kinds, reduced, run_symbolically, scattered
 from meshwright.placement.hierarchy import Hierarchy

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.language.program import Goal
+from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
 from meshwright.text.spec import parse_counts
@@ -45,7 +45,7 @@ hierarchy_option = click.option(
 
 goal_option = click.option(
     "--goal",
-    type=click.Choice([str(goal) for goal in Goal]),
+    type=click.Choice([str(goal) for goal in PROGRAM_GOALS]),
     default=str(Goal.ALL_REDUCE),
     show_default=True,
     help="What the program is to achieve.",

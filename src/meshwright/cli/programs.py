@@ -14,7 +14,7 @@ from meshwright.cli.common import (
     read_hierarchy,
 )
 from meshwright.errors import TooLargeError
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.language.synthesis import program_graph
 
 LIST_LIMIT = 250_000

@@ -13,7 +13,8 @@ from math import prod
 
 import numpy as np
 
-from meshwright.language.program import ROOTED, Collective, TransferKind
+from meshwright.language.goals import Goal
+from meshwright.language.program import ROOTED, Collective
 
 Shape = tuple[int, ...]
 
@@ -183,13 +184,13 @@ def _direct(collective: Collective, shape: Shape, _rotates: bool) -> tuple[Phase
 
 
 @cache
-def transfer_phase(kind: TransferKind, shape: Shape) -> Phase:
+def transfer_phase(kind: Goal, shape: Shape) -> Phase:
     """What a transfer sends, as one phase.
 
     All-to-all: everyone has a part for everyone, all at once; a member's messages leave one after the other.
     Point-to-point: everyone sends what it holds to the next member, the last one to nobody.
     """
-    if kind is TransferKind.ALL_TO_ALL:
+    if kind is Goal.ALL_TO_ALL:
         found = _direct(Collective.REDUCE_SCATTER, shape, False)
         assert found is not None
         below = inside(shape)

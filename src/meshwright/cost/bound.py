@@ -2,16 +2,16 @@
 
 from math import prod
 
-from meshwright.language.program import Goal, TransferKind
+from meshwright.language.goals import Goal
 from meshwright.placement.layout import Layout, check_links, inner_only
 from meshwright.system.model import Fabric, Level, System
 
 
-def bound(layout: Layout, goal: Goal | TransferKind, payload: int) -> float:
+def bound(layout: Layout, goal: Goal, payload: int) -> float:
     """A lower bound on the time of any algorithm for a goal or a transfer: no schedule on these links can be faster.
 
-    At each level, the instances that a group spans are seen as so many devices, each of which must send its share
-    through its port, for every group inside it.
+    At each level, an instance is seen as one large device. Each instance that a group spans must send at least the
+    goal's least share through its port, for every group that has members in it.
     """
     check_links(layout.system)
     seconds = 0.0
@@ -23,30 +23,16 @@ def bound(layout: Layout, goal: Goal | TransferKind, payload: int) -> float:
         reducing = reducing or (radix > 1 and layout.system.levels[level].link.reduces)
         if spanned == 1 or layout.system.levels[level].count == 1:
             continue
-        most, average = _least_shares(goal, spanned, members, reducing)
+        most, average = goal.least(spanned, members, reducing)
         one, all_children = _capacities(layout.system, level, _stride(layout.columns[level]))
         count, link = layout.system.counts[level], layout.system.levels[level].link
         groups = layout.beside[level]
         together = count * groups * average
         if link.fabric is Fabric.BUS and not link.bypass and spanned > radix:
             # What comes in from outside crosses the bus as well.
-            together += count // radix * groups * _least_shares(goal, spanned // radix, members, reducing)[1]
+            together += count // radix * groups * goal.least(spanned // radix, members, reducing)[1]
         seconds = max(seconds, groups * payload * most / one, together * payload / all_children)
     return seconds
-
-
-def _least_shares(goal: Goal | TransferKind, instances: int, members: int, reducing: bool) -> tuple[float, float]:
-    """What part of the payload some instance must send or receive, and the average over the instances.
-
-    A group has so many members in so many instances.
-    """
-    others = (instances - 1) / instances
-    if goal is TransferKind.ALL_TO_ALL:
-        return others * members / instances, others * members / instances
-    if goal is Goal.ALL_REDUCE:
-        share = 1.0 if reducing else 2 * others
-        return share, share
-    return (1.0 if goal in (Goal.REDUCE, Goal.BROADCAST, TransferKind.POINT_TO_POINT) else others), others
 
 
 def _stride(column: tuple[tuple[int, bool], ...]) -> int:

@@ -18,7 +18,8 @@ from meshwright.cost.algorithms import Phase, Shape, phases, transfer_phase
 from meshwright.cost.bound import bound
 from meshwright.cost.library import Library, Rule
 from meshwright.errors import SpecError, TooLargeError
-from meshwright.language.program import Collective, Goal, Grouping, Program, Step, TransferKind
+from meshwright.language.goals import Goal
+from meshwright.language.program import Collective, Grouping, Program, Step
 from meshwright.language.symbolic import State, run_symbolically, scattered
 from meshwright.placement.layout import Layout, check_links, inner_only
 from meshwright.system.model import Fabric, Level, Link
@@ -120,7 +121,7 @@ class CostModel:
         states = run_symbolically(program, len(self.layout.levels), goal)
         return sum((self(state, step) for state, step in zip(states, program.steps, strict=False)), 0.0)
 
-    def transfer(self, kind: TransferKind) -> StepCost:
+    def transfer(self, kind: Goal) -> StepCost:
         """The time of a transfer in the whole group, and where it goes."""
         if not self.layout.levels:
             return StepCost(str(kind), float(self.payload), ())
@@ -133,7 +134,7 @@ class CostModel:
         work = groups * (found.sent + prod(shape))
         return StepCost(str(kind), held, (self._phase(found, outermost, at_port, at_instance, held, 1.0, work),))
 
-    def bound(self, goal: Goal | TransferKind = Goal.ALL_REDUCE) -> float:
+    def bound(self, goal: Goal = Goal.ALL_REDUCE) -> float:
         """No algorithm can be faster."""
         return bound(self.layout, goal, self.payload)
 

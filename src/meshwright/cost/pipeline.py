@@ -14,7 +14,8 @@ from math import ceil
 import numpy as np
 
 from meshwright.cost.model import CostModel, StepCost
-from meshwright.language.program import Goal, Pipelined, Program, Step
+from meshwright.language.goals import Goal
+from meshwright.language.program import Pipelined, Program, Step
 from meshwright.language.symbolic import State
 from meshwright.language.synthesis import ProgramGraph
 

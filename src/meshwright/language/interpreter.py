@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import InvalidProgramError, MeshwrightError
-from meshwright.language.program import Collective, Goal, Grouping, Program, as_goal, check_fits
+from meshwright.language.goals import Goal, Holding, as_goal
+from meshwright.language.program import Collective, Grouping, Program, check_fits
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.text.spec import as_tuple, check_type, shown
 
@@ -86,17 +87,17 @@ def _plain(array: Array) -> Array:
 
 def _payload(inputs: Sequence[Array | None], goal: Goal) -> tuple[tuple[int, ...], int, np.dtype[Any]]:
     """The shape, the number of elements and the dtype of the whole payload."""
-    given = [array for rank, array in enumerate(inputs) if goal is not Goal.BROADCAST or rank == 0]
+    given = [array for rank, array in enumerate(inputs) if goal.start is not Holding.ROOT or rank == 0]
     arrays = [array for array in given if array is not None]
     if len(arrays) < len(given):
-        who = "the first device" if goal is Goal.BROADCAST else "every device"
+        who = "the first device" if goal.start is Holding.ROOT else "every device"
         raise MeshwrightError(f"{goal} needs an array from {who}, but got None")
-    if goal is Goal.BROADCAST and any(array is not None for array in inputs[1:]):
-        raise MeshwrightError("broadcast takes an array from the first device only; the others give None")
+    if goal.start is Holding.ROOT and any(array is not None for array in inputs[1:]):
+        raise MeshwrightError(f"{goal} takes an array from the first device only; the others give None")
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1:
         raise MeshwrightError(f"all arrays must have the same dtype, not {', '.join(sorted(map(str, dtypes)))}")
-    if goal is Goal.ALL_GATHER:
+    if goal.start is Holding.PART:
         length = sum(array.size for array in arrays)
         return (length,), length, arrays[0].dtype
     shapes = {array.shape for array in arrays}
@@ -114,7 +115,7 @@ def _load(
         chunks = np.zeros((*radices, part), dtype)
         holds = np.zeros(radices, np.bool_)
         flat = None if array is None else array.reshape(-1)
-        if goal is Goal.ALL_GATHER and flat is not None:
+        if goal.start is Holding.PART and flat is not None:
             expected = _part_length(rank, part, sum(a.size for a in inputs if a is not None))
             if flat.size != expected:
                 raise MeshwrightError(
@@ -123,7 +124,7 @@ def _load(
                 )
             chunks[position][: flat.size] = flat
             holds[position] = True
-        elif flat is not None and (goal is not Goal.BROADCAST or rank == 0):
+        elif flat is not None and (goal.start is not Holding.ROOT or rank == 0):
             chunks.reshape(-1)[: flat.size] = flat
             holds[...] = True
         devices[position] = _Device(position, chunks, holds)
@@ -135,16 +136,16 @@ def _part_length(rank: int, part: int, length: int) -> int:
 
 
 def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], length: int, part: int) -> Array | None:
-    if goal is Goal.REDUCE_SCATTER:
+    if goal.end is Holding.PART:
         wanted = np.zeros_like(device.holds)
         wanted[device.position] = True
     else:
-        wanted = np.full_like(device.holds, goal is not Goal.REDUCE or rank == 0)
+        wanted = np.full_like(device.holds, goal.end is not Holding.ROOT or rank == 0)
     if not np.array_equal(device.holds, wanted):
         raise InvalidProgramError(
             "reaches the goal", f"device {rank} ends with other chunks than the goal ({goal}) asks for"
         )
-    if goal is Goal.REDUCE_SCATTER:
+    if goal.end is Holding.PART:
         return np.array(device.chunks[device.position][: _part_length(rank, part, length)])
     return device.chunks.reshape(-1)[:length].reshape(shape) if wanted.all() else None
 

@@ -11,14 +11,13 @@ from math import prod
 from typing import Any
 
 from meshwright.errors import InvalidProgramError, TooLargeError
+from meshwright.language.goals import Goal, Holding, as_goal
 from meshwright.language.program import (
     Collective,
-    Goal,
     Grouping,
     Program,
     Step,
     all_steps,
-    as_goal,
     check_fits,
     device_groups,
     step_text,
@@ -48,21 +47,23 @@ class RuleBrokenError(Exception):
 
 def start_state(goal: Goal, size: int) -> State:
     """What the devices hold before the first step."""
-    everything = (1 << size) - 1
-    if goal is Goal.ALL_GATHER:
-        return tuple(tuple(everything if c == d else 0 for c in range(size)) for d in range(size))
-    if goal is Goal.BROADCAST:
-        return ((everything,) * size, *((0,) * size for _ in range(size - 1)))
-    return tuple((1 << d,) * size for d in range(size))
+    return _state(goal.start, size)
 
 
 def end_state(goal: Goal, size: int) -> State:
     """What the devices hold when the goal is reached."""
-    everything = (1 << size) - 1
-    if goal is Goal.REDUCE_SCATTER:
+    return _state(goal.end, size)
+
+
+def _state(holding: Holding | None, size: int) -> State:
+    everything, nothing = (1 << size) - 1, (0,) * size
+    if holding is Holding.CONTRIBUTION:
+        return tuple((1 << d,) * size for d in range(size))
+    if holding is Holding.PART:
         return tuple(tuple(everything if c == d else 0 for c in range(size)) for d in range(size))
-    if goal is Goal.REDUCE:
-        return ((everything,) * size, *((0,) * size for _ in range(size - 1)))
+    if holding is Holding.ROOT:
+        return ((everything,) * size, *(nothing for _ in range(size - 1)))
+    assert holding is Holding.WHOLE
     return ((everything,) * size,) * size
 
 

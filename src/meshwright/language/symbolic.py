@@ -14,7 +14,8 @@ from functools import cache, lru_cache
 from itertools import product
 
 from meshwright.errors import InvalidProgramError
-from meshwright.language.program import Collective, Goal, Grouping, Program, Step, groupings
+from meshwright.language.goals import Goal, Holding
+from meshwright.language.program import Collective, Grouping, Program, Step, groupings
 
 NOTHING = -1
 
@@ -42,22 +43,22 @@ def reduced(entry: int, levels: int) -> int:
 
 def start_state(goal: Goal, levels: int) -> State:
     """The state before the first step."""
-    every = (1 << levels) - 1
-    if goal is Goal.ALL_GATHER:
-        return (entry(every, every, levels),) * (every + 1)
-    if goal is Goal.BROADCAST:
-        return (*(NOTHING,) * every, entry(0, every, levels))
-    return (entry(0, 0, levels),) * (every + 1)
+    return _state(goal.start, levels)
 
 
 def end_state(goal: Goal, levels: int) -> State:
     """The state that reaches the goal."""
+    return _state(goal.end, levels)
+
+
+def _state(holding: Holding | None, levels: int) -> State:
     every = (1 << levels) - 1
-    if goal is Goal.REDUCE_SCATTER:
-        return (entry(every, every, levels),) * (every + 1)
-    if goal is Goal.REDUCE:
+    if holding is Holding.ROOT:
         return (*(NOTHING,) * every, entry(0, every, levels))
-    return (entry(0, every, levels),) * (every + 1)
+    scattered_along = {Holding.CONTRIBUTION: 0, Holding.WHOLE: 0, Holding.PART: every}
+    reduced_over = {Holding.CONTRIBUTION: 0, Holding.WHOLE: every, Holding.PART: every}
+    assert holding is not None
+    return (entry(scattered_along[holding], reduced_over[holding], levels),) * (every + 1)
 
 
 def successors(

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import MeshwrightError, TooLargeError
-from meshwright.language.program import Collective, Goal, Program, Step, as_collectives, as_goal
+from meshwright.language.goals import Goal, as_goal
+from meshwright.language.program import Collective, Program, Step, as_collectives
 from meshwright.language.symbolic import HOPELESS_LEVELS, State, end_state, hopeless, start_state, successors
 from meshwright.text.spec import shown
 

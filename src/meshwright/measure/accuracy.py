@@ -11,12 +11,13 @@ from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import SpecError
-from meshwright.language.program import Goal, Pipelined, parse_pipelined
+from meshwright.language.goals import Goal, flat_program
+from meshwright.language.parse import parse_pipelined
+from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import flat_program
 from meshwright.system.model import System
 from meshwright.system.read import system_of
 

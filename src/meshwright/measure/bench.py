@@ -9,7 +9,8 @@ from statistics import mean, stdev
 from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
 from meshwright.errors import TooLargeError
-from meshwright.language.program import Collective, Pipelined, Program, parse_pipelined
+from meshwright.language.parse import parse_pipelined
+from meshwright.language.program import Collective, Pipelined, Program
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
 from meshwright.measure.trials.trial import Runner, check_results, payloads

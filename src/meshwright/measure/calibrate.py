@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
 from meshwright.errors import SpecError, TooLargeError
-from meshwright.language.program import Collective, Goal
+from meshwright.language.goals import PROGRAM_GOALS, Goal, flat_program
+from meshwright.language.program import Collective
 from meshwright.measure.bench import Case, case_of
 from meshwright.measure.records import SEND, Measurement, check_seconds
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import FLAT, flat_program
 from meshwright.system.model import LEAST, MOST, System
 from meshwright.text.spec import shown, unknown
 from meshwright.workload.communication import MAX_BYTES, Reduction
@@ -88,11 +88,11 @@ def microbenchmarks(system: System, library: Library, sizes: Sequence[int], root
         inside = prod(system.counts[number + 1 :])
         groups = system.devices // level.count
         for size in sizes:
-            for goal in Goal:
+            for goal in PROGRAM_GOALS:
                 if goal in (Goal.REDUCE, Goal.BROADCAST) and not rooted:
                     continue
                 reduction = Reduction((level.name,), size, goal=goal)
-                case = case_of(placement, reduction, library, [f"{FLAT[goal]} all"])
+                case = case_of(placement, reduction, library, [f"{goal.flat} all"])
                 found.append(replace(case, numbers=(0,)))
                 if groups > 1 and goal is Goal.ALL_REDUCE:
                     found.append(replace(case, numbers=(0,), alone=True))
@@ -113,7 +113,7 @@ def by_level(system: System) -> Placement:
 def observations(measurements: Sequence[Measurement]) -> list[Observation]:
     """Those measurements that tell about a single level: one flat step over one axis that is a level, or sends."""
     found = []
-    flat = {f"{collective} all": collective for collective in FLAT.values()}
+    flat = {f"{goal.flat} all": goal.flat for goal in PROGRAM_GOALS if goal.flat}
     for one in measurements:
         names = [level["name"] for level in one.system["levels"]]
         if one.failed is not None or one.axes != names or len(one.over) != 1 or not one.seconds:
@@ -230,7 +230,7 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
     rates = []
     for one in together:
         if one.bytes == tiny:
-            goal = next(goal for goal, collective in FLAT.items() if collective is one.collective)
+            goal = next(goal for goal in PROGRAM_GOALS if goal.flat is one.collective)
             model = CostModel(layout_of(placement, [one.level]), library, one.bytes)
             rates.append(model.seconds(flat_program(goal, 1), goal) / one.seconds)
     return float(np.percentile(rates, 75))
@@ -258,7 +258,7 @@ def _terms(
     many times slower the links are than at full bandwidth, and the latency.
     """
     assert one.collective is not None
-    goal = next(goal for goal, collective in FLAT.items() if collective is one.collective)
+    goal = next(goal for goal in PROGRAM_GOALS if goal.flat is one.collective)
 
     def seconds(latency: float, slowness: float) -> float:
         widths = [max(LEAST, min((each.link.bandwidth or MOST) / slowness, MOST)) for each in system.levels]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from meshwright.errors import MeshwrightError, SpecError
-from meshwright.language.program import as_goal
+from meshwright.language.goals import as_goal
 from meshwright.placement.placement import Placement
 from meshwright.system.read import system_of
 from meshwright.text.files import append_file

@@ -4,15 +4,14 @@ from dataclasses import dataclass, replace
 
 from meshwright.cost.model import CostModel, StepCost
 from meshwright.cost.pipeline import Pipeline
+from meshwright.language.goals import flat_program
 from meshwright.placement.layout import layout_of
 from meshwright.planning.plan import (
-    FLAT,
     Plan,
     PlannedCommunication,
     PlannedReduction,
     PlannedTransfer,
     communication_of,
-    flat_program,
     ratio,
 )
 from meshwright.text.units import format_bytes, format_seconds
@@ -75,7 +74,7 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     costs = model.steps(planned.program, goal)
     worst = max((phase for cost in costs for phase in cost.phases), key=lambda phase: phase.seconds)
     link = worst.bottleneck.level
-    name = str(FLAT[goal])
+    name = str(goal.flat)
     if planned.chunks > 1:
         once = model.seconds(planned.program, goal)
         mixed = f" through {len(planned.others) + 1} programs" if planned.others else ""

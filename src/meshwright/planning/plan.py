@@ -8,14 +8,8 @@ from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import SpecError
-from meshwright.language.program import (
-    Collective,
-    Goal,
-    Grouping,
-    Pipelined,
-    Program,
-    Step,
-)
+from meshwright.language.goals import flat_program
+from meshwright.language.program import Pipelined, Program
 from meshwright.placement.hierarchy import Hierarchy, reduction_hierarchy
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
@@ -201,22 +195,6 @@ def ratio(a: float, b: float) -> float:
 def times_of(plan: Plan | PlannedReduction | PlannedTransfer) -> dict[str, float]:
     """What was predicted: the time, that of the library's own, and the bound."""
     return {name: getattr(plan, name) for name in TIMES}
-
-
-def flat_program(goal: Goal, levels: int) -> Program:
-    """The goal as one collective over the whole group: what a library does by default."""
-    if levels == 0:
-        return Program(())
-    return Program((Step(FLAT[goal], Grouping(0, levels - 1)),))
-
-
-FLAT = {
-    Goal.ALL_REDUCE: Collective.ALL_REDUCE,
-    Goal.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
-    Goal.ALL_GATHER: Collective.ALL_GATHER,
-    Goal.REDUCE: Collective.REDUCE,
-    Goal.BROADCAST: Collective.BROADCAST,
-}
 
 
 def planned_reduction(model: CostModel, reduction: Reduction, program: Program | Pipelined) -> PlannedReduction:

@@ -12,10 +12,8 @@ from typing import Any
 from meshwright.cost.library import Library, library_document, library_of
 from meshwright.cost.model import CostModel
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
-from meshwright.language.program import (
-    Pipelined,
-    parse_pipelined,
-)
+from meshwright.language.parse import parse_pipelined
+from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.language.symbolic import is_valid
 from meshwright.language.synthesis import MAX_LEVELS

@@ -7,7 +7,8 @@ from itertools import combinations
 
 from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
-from meshwright.language.program import Goal, all_steps
+from meshwright.language.goals import Goal, flat_program
+from meshwright.language.program import all_steps
 from meshwright.language.semantics import RuleBrokenError, apply_step
 from meshwright.language.semantics import end_state as exact_end
 from meshwright.language.semantics import start_state as exact_start
@@ -15,7 +16,6 @@ from meshwright.language.symbolic import end_state, hopeless, start_state, succe
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import placements
-from meshwright.planning.plan import flat_program
 from meshwright.system.model import System
 from meshwright.system.read import preset
 

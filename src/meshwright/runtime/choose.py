@@ -6,7 +6,7 @@ from math import log
 from typing import SupportsIndex
 
 from meshwright.errors import EngineError
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan, PlannedReduction
 
 Over = str | Iterable[str] | int | None

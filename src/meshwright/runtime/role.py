@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, lcm
 
-from meshwright.language.program import Goal, Program, check_fits, device_groups, step_text
+from meshwright.language.goals import Goal
+from meshwright.language.program import Program, check_fits, device_groups, step_text
 from meshwright.language.semantics import check_program
 from meshwright.planning.plan import Plan, PlannedReduction
 from meshwright.runtime.schedule import IN_PLACE, Call, Copy, Schedule, schedule

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 
-from meshwright.language.program import Collective, Goal, Program, as_goal, check_fits
+from meshwright.language.goals import Goal, as_goal
+from meshwright.language.program import Collective, Program, check_fits
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.radix import digits_of, number_of
 

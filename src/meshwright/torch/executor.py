@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import EngineError
-from meshwright.language.program import REDUCING, Goal
+from meshwright.language.goals import REDUCING, Goal
 from meshwright.runtime.role import Flow, LaneGroup, Role, Stage, sizes
 from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Copy
 from meshwright.runtime.words import first_line

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.errors import EngineError, MeshwrightWarning
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.runtime.choose import Over
 from meshwright.runtime.words import rank_list
 from meshwright.torch.reducer import Reducer

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import EngineError
-from meshwright.language.program import REDUCING, Goal
+from meshwright.language.goals import REDUCING, Goal
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks, introduce, judge_start
 from meshwright.runtime.choose import Chooser, Over

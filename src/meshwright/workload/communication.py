@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from meshwright.errors import SpecError
-from meshwright.language.program import Goal, TransferKind, as_goal
+from meshwright.language.goals import TRANSFER_GOALS, Goal, as_goal
 from meshwright.text.spec import (
     MAX_COUNT,
     as_tuple,
@@ -54,7 +54,7 @@ class Transfer:
 
     axes: tuple[str, ...]
     bytes: int
-    kind: TransferKind
+    kind: Goal
     count: int = 1
     name: str = ""
     hidden: float = 0.0
@@ -62,11 +62,11 @@ class Transfer:
     def __post_init__(self) -> None:
         """Refuse what cannot be sent."""
         object.__setattr__(self, "axes", _checked_axes(self.axes, "transfer"))
-        if not isinstance(self.kind, str) or self.kind not in list(TransferKind):
-            raise SpecError(unknown("kind of transfer", self.kind, list(TransferKind)))
-        object.__setattr__(self, "kind", TransferKind(self.kind))
+        if not isinstance(self.kind, str) or self.kind not in TRANSFER_GOALS:
+            raise SpecError(unknown("kind of transfer", self.kind, TRANSFER_GOALS))
+        object.__setattr__(self, "kind", Goal(self.kind))
         _check_amounts(self, "transfer")
-        if self.kind is TransferKind.POINT_TO_POINT and len(self.axes) > 1:
+        if self.kind is Goal.POINT_TO_POINT and len(self.axes) > 1:
             raise SpecError(f"point-to-point goes along one axis, not {'+'.join(self.axes)}")
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from meshwright.errors import SpecError
-from meshwright.language.program import Goal, TransferKind
+from meshwright.language.goals import Goal
 from meshwright.text.spec import check_count, check_type, is_number, parse_count, shown, unknown
 from meshwright.text.units import parse_bytes
 from meshwright.text.yamlfile import Reader, boolean, mapping, parsed
@@ -242,7 +242,7 @@ class Model:
         self._add_tensor(add, tokens * self.hidden * width, turns, passes)
         for way in ("forward", "backward"):
             add(
-                _kind(TransferKind.POINT_TO_POINT),
+                _kind(Goal.POINT_TO_POINT),
                 ("pipeline",),
                 Fraction(tokens * self.hidden * width, spread),
                 self.micro_batches(axes),
@@ -268,7 +268,7 @@ class Model:
                 CONTEXT,
             )
         add(
-            _kind(TransferKind.ALL_TO_ALL),
+            _kind(Goal.ALL_TO_ALL),
             ("expert",),
             Fraction(self.top_k * tokens * self.hidden * width, spread),
             2 * (1 + passes) * turns,
@@ -362,7 +362,7 @@ def _goal(goal: Goal) -> Callable[[tuple[str, ...], int, int, str], Communicatio
     return lambda axes, amount, count, name: Reduction(axes, amount, count, goal, name)
 
 
-def _kind(kind: TransferKind) -> Callable[[tuple[str, ...], int, int, str], Communication]:
+def _kind(kind: Goal) -> Callable[[tuple[str, ...], int, int, str], Communication]:
     return lambda axes, amount, count, name: Transfer(axes, amount, kind, count, name)
 
 

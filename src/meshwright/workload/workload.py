@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from meshwright.errors import PlacementError, SpecError
-from meshwright.language.program import Goal, TransferKind
+from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.placement.placement import AXES_EXAMPLE, parse_axes
 from meshwright.text.builtin import builtin_names, builtin_text
 from meshwright.text.files import write_file
@@ -43,7 +43,7 @@ from meshwright.text.yamlfile import Reader, compose, items, mapping, parsed, pr
 from meshwright.workload.communication import Communication, Reduction, Transfer, kind_of
 from meshwright.workload.llm import GROUPS, Lines, Model, read_model
 
-KINDS = (*map(str, Goal), *map(str, TransferKind))
+KINDS = tuple(map(str, Goal))
 
 _EXAMPLE = "communications: [{name: gradients, kind: all-reduce, axes: data, bytes: 2GiB}]"
 
@@ -319,10 +319,10 @@ def _line(node: yaml.Node, source: str, number: int) -> Line:
 
 def communication(name: str, kind: str, axes: Sequence[str], amount: int, count: int = 1) -> Communication:
     """A communication of any kind, by its name."""
-    if kind in list(Goal):
+    if kind in PROGRAM_GOALS:
         return Reduction(tuple(axes), amount, count, Goal(kind), name)
-    if kind in list(TransferKind):
-        return Transfer(tuple(axes), amount, TransferKind(kind), count, name)
+    if kind in list(Goal):
+        return Transfer(tuple(axes), amount, Goal(kind), count, name)
     raise SpecError(unknown("kind", kind, KINDS))
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshwright.errors import EngineError
 from meshwright.jax import Reducer, factor_mesh
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.measure.trials.trial import Array, Payload
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.measure.trials.trial import Array, Payload, program_call
 from meshwright.mpi import Reducer
 from meshwright.planning.plan import Plan

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import EngineError
+from meshwright.language.goals import Goal, flat_program
 from meshwright.language.interpreter import run_program
-from meshwright.language.program import Goal
 from meshwright.measure.trials.trial import Array, Payload, check_memory
-from meshwright.planning.plan import Plan, flat_program
+from meshwright.planning.plan import Plan
 from meshwright.runtime.schedule import IN_PLACE
 
 

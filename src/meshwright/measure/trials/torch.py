@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import EngineError
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.measure.trials.trial import Array, Payload, program_call
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import SpecError, TooLargeError
-from meshwright.language.program import Goal
+from meshwright.language.goals import Goal
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
