@@ -5,26 +5,23 @@ from pathlib import Path
 
 import click
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.cli.common import json_option, library_option, new_table, out_option, print_json, print_table, say
 from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, report
 from meshwright.measure.records import read_measurements
-from meshwright.planning.planner import DEFAULT_LIBRARY
 from meshwright.system.read import load_system
 from meshwright.text.units import format_seconds
 
 
 @click.command()
 @click.argument("measurements", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--library", default=DEFAULT_LIBRARY, show_default=True, help="Predicts: a name or a .yaml file.")
+@library_option
 @click.option(
     "--system", "system_spec", help="Predict with this system, as from `calibrate`, instead of the measured one."
 )
 @click.option("--noise", type=click.FloatRange(0, 1), help="Programs this close to the fastest are as fast.")
 @click.option("--worst", type=click.IntRange(0, 1000), default=5, show_default=True, help="How many misses to explain.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw predicted over measured times (SVG, PNG)."
-)
+@out_option("Draw predicted over measured times to this file (SVG, PNG).", "--plot")
 @json_option
 def accuracy(
     measurements: Path,

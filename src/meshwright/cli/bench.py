@@ -6,14 +6,21 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import axes_option, max_steps_option, system_option
+from meshwright.cli.common import (
+    axes_option,
+    collectives,
+    library_option,
+    max_steps_option,
+    no_rooted_option,
+    out_option,
+    placement_option,
+    system_option,
+)
 from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cost.library import load_library
 from meshwright.errors import MeshwrightError, SpecError
-from meshwright.language.program import ROOTED, Collective
 from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
 from meshwright.placement.placement import Placement, parse_axes, parse_placement, placements
-from meshwright.planning.planner import DEFAULT_LIBRARY
 from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.workload.communication import parse_reduction
@@ -30,13 +37,8 @@ from meshwright.workload.communication import parse_reduction
     metavar="[GOAL:]AXIS[+AXIS…]=BYTES",
     help="What to reduce; may be repeated.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The file that measurements are added to, one JSON object per line.",
-)
-@click.option("--placement", "matrices", multiple=True, metavar="MATRIX", help="Only this one; may be repeated.")
+@out_option("The file that measurements are added to, one JSON object per line.", required=True)
+@placement_option("matrices", multiple=True)
 @click.option(
     "--every", type=click.IntRange(0, 20), default=3, show_default=True, help="Every program of at most so many steps,"
 )
@@ -45,10 +47,8 @@ from meshwright.workload.communication import parse_reduction
 )
 @max_steps_option
 @click.option("--program", "texts", multiple=True, metavar="PROGRAM", help="Only this one; may be repeated.")
-@click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast.")
-@click.option(
-    "--library", default=DEFAULT_LIBRARY, show_default=True, help="Predicts the best ones: a name or a .yaml file."
-)
+@no_rooted_option
+@library_option
 @measuring_options
 def bench(
     system_spec: str,
@@ -76,11 +76,10 @@ def bench(
     chosen = [_placement(system, axes, text) for text in matrices]
     chosen = chosen or list(islice(placements(system, axes), MOST_MEASUREMENTS + 1))
     check_measurements(len(chosen) * len(reductions) * max(1, len(texts)))
-    allowed = [collective for collective in Collective if not (no_rooted and collective in ROOTED)]
     if texts:
         wanted = [case_of(placement, reduction, profile, texts) for placement in chosen for reduction in reductions]
     else:
-        wanted = cases(chosen, reductions, profile, every, best, max_steps, allowed)
+        wanted = cases(chosen, reductions, profile, every, best, max_steps, collectives(no_rooted))
     measure_cases(system, wanted, out, options)
 
 

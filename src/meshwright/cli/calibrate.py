@@ -7,7 +7,17 @@ from typing import Any
 import click
 import yaml
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
+from meshwright.cli.common import (
+    json_option,
+    library_option,
+    new_table,
+    no_rooted_option,
+    out_option,
+    print_json,
+    print_table,
+    say,
+    system_option,
+)
 from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cost.library import library_document, load_library
 from meshwright.errors import SpecError
@@ -16,7 +26,6 @@ from meshwright.measure.calibrate import Fit, Observation, fit, message_rate, mi
 from meshwright.measure.calibrate import shared_processors as with_shared
 from meshwright.measure.logs import read_log
 from meshwright.measure.records import read_measurements
-from meshwright.planning.planner import DEFAULT_LIBRARY
 from meshwright.system.model import System
 from meshwright.system.read import load_system, system_document
 from meshwright.text.files import write_file
@@ -26,25 +35,21 @@ from meshwright.text.units import format_bandwidth, format_seconds, parse_bytes
 
 @click.command()
 @system_option
-@click.option("--library", default=DEFAULT_LIBRARY, show_default=True, help="Whose algorithms: a name or a .yaml file.")
-@click.option(
-    "--measurements",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file that measurements are added to; those in it are not made again.",
-)
+@library_option
+@out_option("The file that measurements are added to; those in it are not made again.", "--measurements")
 @click.option(
     "--log", "logs", multiple=True, metavar="LEVEL=FILE", help="Output of nccl-tests or OSU; may be repeated."
 )
 @click.option("--sizes", default="64KiB,512KiB,2MiB", show_default=True, help="The payloads to measure with.")
-@click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast.")
+@no_rooted_option
 @click.option(
     "--shared-processors",
     is_flag=True,
     help="All devices are on one machine, as on a testbed: fit the rate of messages, from the smallest payload.",
 )
 @click.option("--fit-only", is_flag=True, help="Measure nothing: fit what the file and the logs have.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the calibrated system.")
-@click.option("--library-out", type=click.Path(path_type=Path, dir_okay=False), help="And the calibrated library.")
+@out_option("Write the calibrated system to this file.")
+@out_option("Write the calibrated library to this file.", "--library-out")
 @measuring_options
 @json_option
 def calibrate(

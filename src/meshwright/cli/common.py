@@ -3,18 +3,26 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from meshwright.cost.library import library_names
+from meshwright.errors import SpecError
 from meshwright.language.goals import PROGRAM_GOALS, Goal
+from meshwright.language.program import ROOTED, Collective
 from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
+from meshwright.planning.planner import DEFAULT_LIBRARY
 from meshwright.text.spec import parse_counts
+from meshwright.text.units import parse_seconds
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout instead of a table.")
 
@@ -51,6 +59,18 @@ goal_option = click.option(
     help="What the program is to achieve.",
 )
 
+library_option = click.option(
+    "--library",
+    default=DEFAULT_LIBRARY,
+    show_default=True,
+    metavar="LIBRARY",
+    help=f"Whose collectives run: {', '.join(library_names())}, or the path of a .yaml file.",
+)
+
+no_rooted_option = click.option(
+    "--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack."
+)
+
 max_steps_option = click.option(
     "--max-steps",
     type=click.IntRange(min=1, max=20),
@@ -58,6 +78,37 @@ max_steps_option = click.option(
     show_default=True,
     help="The longest programs to consider.",
 )
+
+
+plan_argument = click.argument("plan_path", metavar="PLAN", type=click.Path(dir_okay=False, path_type=Path))
+
+
+def out_option(text: str, name: str = "--out", required: bool = False) -> Callable[[Command], Command]:
+    """A file that a verb writes; the text says what."""
+    return click.option(name, type=click.Path(dir_okay=False, path_type=Path), required=required, help=text)
+
+
+def placement_option(name: str, multiple: bool = False) -> Callable[[Command], Command]:
+    """Placements that a verb is to look at, instead of all."""
+    text = 'Only this placement, like "[[4,1],[1,16]]"' + ("; may be repeated." if multiple else ".")
+    return click.option("--placement", name, multiple=multiple, metavar="MATRIX", help=text)
+
+
+def time_option(name: str, default: str, text: str, zero: bool = False) -> Callable[[Command], Command]:
+    """A time like 60s or 1.5ms, which the verb gets in seconds; a plain number is in seconds too."""
+
+    def seconds(_ctx: click.Context, _parameter: click.Parameter, given: str) -> float:
+        found = parse_seconds(f"{given}s" if given[-1:].isdigit() else given)
+        if not found and not zero:
+            raise SpecError(f"{name} {given}: expected more than no time")
+        return found
+
+    return click.option(name, default=default, show_default=True, metavar="TIME", callback=seconds, help=text)
+
+
+def collectives(no_rooted: bool) -> list[Collective]:
+    """What programs may be made of, as `no_rooted_option` says."""
+    return [collective for collective in Collective if not (no_rooted and collective in ROOTED)]
 
 
 def read_hierarchy(spec: str) -> Hierarchy:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table
+from meshwright.cli.common import json_option, new_table, plan_argument, print_json, print_table
 from meshwright.language.program import step_text
 from meshwright.planning.explain import step_costs, what_would_help, why, why_transfer
 from meshwright.planning.plan import Plan, PlannedReduction
@@ -15,11 +15,11 @@ from meshwright.workload.communication import Communication
 
 
 @click.command()
-@click.argument("plan_file", type=click.Path(path_type=Path))
+@plan_argument
 @json_option
-def explain(plan_file: Path, as_json: bool) -> None:
-    """Show per step and level where the time of PLAN_FILE goes, which link is the bottleneck and what would help."""
-    plan = read_plan(plan_file)
+def explain(plan_path: Path, as_json: bool) -> None:
+    """Show per step and level where the time of the plan file PLAN goes, what the bottleneck is and what would help."""
+    plan = read_plan(plan_path)
     helps = what_would_help(plan)
     if as_json:
         print_json(

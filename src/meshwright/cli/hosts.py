@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from meshwright.cli.common import json_option, print_json, say
+from meshwright.cli.common import json_option, plan_argument, print_json, say
 from meshwright.errors import SpecError
 from meshwright.export.hosts import FORMATS, ORDERS, host_file, host_level, in_order, parse_hosts, seatings
 from meshwright.planning.planfile import read_plan
 
 
 @click.command()
-@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path, dir_okay=False))
+@plan_argument
 @click.option(
     "--hosts",
     "names",

@@ -2,32 +2,37 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from meshwright.cli.common import (
+    Command,
+    collectives,
     json_option,
+    library_option,
     max_steps_option,
     new_table,
+    no_rooted_option,
+    out_option,
+    placement_option,
     print_json,
     print_table,
     say,
     system_option,
 )
 from meshwright.cli.workload import print_needs
-from meshwright.cost.library import library_names
 from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
 from meshwright.export.mesh import mesh_code
-from meshwright.language.program import ROOTED, Collective, device_groups, step_text
+from meshwright.language.program import device_groups, step_text
 from meshwright.placement.placement import parse_axes, parse_placement
 from meshwright.planning.constraints import Constraint, Rule, parse_constraint
 from meshwright.planning.explain import why
 from meshwright.planning.orders import Habit, gain, habits
 from meshwright.planning.plan import Plan, PlannedReduction, communication_of, ratio
 from meshwright.planning.planfile import write_plan
-from meshwright.planning.planner import DEFAULT_LIBRARY, Planner, Ranking
+from meshwright.planning.planner import Planner, Ranking
 from meshwright.planning.planner import plan as make_plan
 from meshwright.planning.sizes import Choice, Choices, check_memory, choose_sizes, with_devices
 from meshwright.system.model import System
@@ -40,10 +45,8 @@ from meshwright.workload.workload import Workload, load_workload
 LISTED = 4096
 """The ranks of larger systems are not listed one by one."""
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-
-def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[_Command], _Command]:
+def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[Command], Command]:
     name = str(rule).replace("-", "_")
     return click.option(f"--{rule}", name, multiple=True, metavar=metavar, help=text)
 
@@ -70,7 +73,7 @@ def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[_Comman
     metavar="WORKLOAD",
     help="All that a step sends: one of `meshwright workload list`, or the path of a .yaml file. Instead of --reduce.",
 )
-@click.option("--placement", "matrix", metavar="MATRIX", help='Only this placement, like "[[4,1],[1,16]]".')
+@placement_option("matrix")
 @_constraint_option(Rule.INSIDE, "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
 @_constraint_option(Rule.NOT_ACROSS, "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
 @_constraint_option(Rule.ROW, "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
@@ -81,13 +84,8 @@ def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[_Comman
     help="Choose the sizes of these axes too, like data,tensor,pipeline; for a workload that describes its model.",
 )
 @click.option("--compare", is_flag=True, help="Beside the placements that PyTorch, JAX and Megatron give by default.")
-@click.option(
-    "--library",
-    default=DEFAULT_LIBRARY,
-    show_default=True,
-    help=f"Whose collectives run: {', '.join(library_names())}, or the path of a .yaml file.",
-)
-@click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack.")
+@library_option
+@no_rooted_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
 @max_steps_option
 @click.option(
@@ -97,7 +95,7 @@ def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[_Comman
     show_default=True,
     help="Cut payloads into at most so many chunks that flow through the steps, where that is faster.",
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the best plan to this file.")
+@out_option("Write the best plan to this file.")
 @json_option
 def plan(
     system_spec: str,
@@ -133,7 +131,7 @@ def plan(
         for rule, texts in ((Rule.INSIDE, inside), (Rule.NOT_ACROSS, not_across), (Rule.ROW, row))
         for text in texts
     ]
-    collectives = [c for c in Collective if not (no_rooted and c in ROOTED)]
+    allowed = collectives(no_rooted)
     axes = parse_axes(axes_spec) if axes_spec else {}
     workload: Workload | None = None
     choices: Choices | None = None
@@ -153,7 +151,7 @@ def plan(
             constraints=constraints,
             top=top,
             max_steps=max_steps,
-            collectives=collectives,
+            collectives=allowed,
             max_chunks=chunks,
             progress=_progress(as_json),
         )
@@ -177,11 +175,11 @@ def plan(
             constraints=constraints,
             top=top,
             max_steps=max_steps,
-            collectives=collectives,
+            collectives=allowed,
             max_chunks=chunks,
         )
     best = ranking.candidates[0]
-    habit = habits(Planner(system, axes, communications, library, max_steps, collectives, chunks)) if compare else []
+    habit = habits(Planner(system, axes, communications, library, max_steps, allowed, chunks)) if compare else []
     if out is not None:
         write_plan(best, out)
         say(f"wrote the best plan to {out}")

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from meshwright.cli.common import json_option, print_json, say
+from meshwright.cli.common import json_option, library_option, out_option, print_json, say
 from meshwright.planning.reproduce import MACHINES, WIN, Case, Summary, cases, search_costs, summary
 from meshwright.text.files import write_file
 
 
 @click.command()
-@click.option("--library", default="ring", show_default=True, help="Whose collectives run, as for `plan`.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the page to this file.")
+@library_option
+@out_option("Write the page to this file too.")
 @json_option
 def reproduce(library: str, out: Path | None, as_json: bool) -> None:
     """Repeat the evaluation of the P2 paper with the model, and set the figures beside the paper's."""

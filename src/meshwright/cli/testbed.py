@@ -7,7 +7,7 @@ import sys
 import click
 
 from meshwright import testbed as beds
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option
+from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option, time_option
 from meshwright.errors import SpecError
 from meshwright.runtime.launch import safe_environment
 from meshwright.system.read import load_system
@@ -91,12 +91,14 @@ def status(name: str, as_json: bool) -> None:
 @testbed.command()
 @name_option
 @json_option
-@click.option("--seconds", type=click.FloatRange(0.1, 60), default=2.0, show_default=True, help="How long to measure.")
+@time_option("--seconds", "2s", "How long to measure: 0.1s to 60s.")
 def check(name: str, as_json: bool, seconds: float) -> None:
     """Measure what the links carry, and how long a byte takes, against what is configured.
 
     Exit code 1: a rate is off by more than 5%, a byte arrived before its latency had passed, or packets were dropped.
     """
+    if not 0.1 <= seconds <= 60:
+        raise SpecError(f"--seconds {format_seconds(seconds)}: expected 0.1s to 60s")
     bed = beds.running(name)
     before = sum(counter.drops for counter in bed.counters())
     rates = measure_rates(bed, seconds)

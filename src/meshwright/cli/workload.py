@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say
+from meshwright.cli.common import json_option, new_table, out_option, print_json, print_table, say
 from meshwright.errors import SpecError
 from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
@@ -43,7 +43,7 @@ _AXES_HELP = f"The axes and their sizes, like data=4,shard=8,tensor=8; of {', '.
 @workload.command()
 @click.argument("spec", metavar="WORKLOAD")
 @click.option("--axes", "axes_spec", metavar="AXES", help="Other sizes, for a workload that describes its model.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the communications to this file.")
+@out_option("Write the communications to this file.")
 @json_option
 def show(spec: str, axes_spec: str | None, out: Path | None, as_json: bool) -> None:
     """Show a workload: one that ships with the package, or the path of a .yaml file."""
@@ -94,7 +94,7 @@ def _option(name: str, text: str, required: bool = False) -> Callable[[Any], Any
     f"{', '.join(GROUPS)}. May be given several times.",
 )
 @click.option("--name", default="llm", show_default=True, help="What the workload is called.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the communications to this file.")
+@out_option("Write the communications to this file.")
 @json_option
 def llm(axes_spec: str, hide: tuple[str, ...], name: str, out: Path | None, as_json: bool, **values: Any) -> None:
     """Derive the communications of one training step of a language model, each with its formula and source."""
