@@ -2,9 +2,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -173,6 +175,46 @@ def test_bad_input_gets_a_message_and_exit_code_2(arguments: list[str], message:
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert result.stdout == ""
+
+
+def options(group: click.Group) -> Iterator[tuple[str, click.Option]]:
+    for verb in group.commands.values():
+        if isinstance(verb, click.Group):
+            yield from options(verb)
+        for parameter in verb.params:
+            if isinstance(parameter, click.Option):
+                yield parameter.opts[0], parameter
+
+
+def test_options_mean_the_same_in_every_verb() -> None:
+    about_other_things = {"--name", "--dtype"}  # of a testbed and of a workload; of trials and of a model
+    own_text = {"--out", "--axes", "--system", "--reduce", "--placement", "--engine", "--local", "--timeout"}
+    found: dict[str, set[tuple[object, ...]]] = {}
+    defaults: dict[str, set[object]] = {}
+    for name, option in options(main):
+        text = "its own" if name in own_text else (option.help, option.metavar)
+        found.setdefault(name, set()).add((option.type.to_info_dict()["param_type"], text))
+        if not option.required and not option.multiple:
+            defaults.setdefault(name, set()).add(option.default)
+    assert {name for name, meanings in found.items() if len(meanings) > 1} == about_other_things
+    assert {name for name, values in defaults.items() if len(values) > 1} <= about_other_things
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--timeout", "60"], 0),
+        (["--timeout", "1.5"], 0),
+        (["--timeout", "60000ms"], 0),
+        (["--timeout", "0"], 2),
+        (["--timeout", "soon"], 2),
+        (["--timeout", ""], 2),
+    ],
+)
+def test_times_have_units_or_are_in_seconds(tmp_path: Path, arguments: list[str], code: int) -> None:
+    path = str(tmp_path / "plan.json")
+    run("plan", "--system", "gpu=2@1GB/s", "--axes", "data=2", "--reduce", "data=1KiB", "--out", path)
+    assert run("run", path, "--engine", "numpy", "--repeat", "1", *arguments).exit_code == code
 
 
 def test_malformed_yaml_is_located(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _run(words: list[str]) -> Iterator[str]:
     done = runner.invoke(main, arguments, prog_name="meshwright")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
-    yield from _marked("|", _untimed("".join(arguments[:1]), _shown(done.stdout, "--json" in arguments)))
+    yield from _marked("|", _untimed(arguments, _shown(done.stdout, "--json" in arguments)))
     yield from _marked("!", done.stderr)
     if done.exit_code:
         yield f"= {done.exit_code}"
@@ -110,13 +110,13 @@ def _shown(text: str, is_json: bool) -> str:
     return re.sub(r"\[\n *([^\[\]{}]*?)\n *\]", lambda found: "[" + re.sub(r"\n *", " ", found[1]) + "]", lines) + "\n"
 
 
-def _untimed(verb: str, text: str) -> str:
-    """What a verb prints, without the times that it has measured."""
-    if verb == "run":
+def _untimed(arguments: list[str], text: str) -> str:
+    """What a command prints, without the times that it has measured."""
+    if arguments[:1] == ["run"] and "--help" not in arguments:
         text = re.sub(r'"(seconds|default_seconds|speedup)": [^,\n]+', r'"\1": "…"', text)
         # The width of a column follows from its times.
         return re.sub(r"(\S) +", r"\1 ", re.sub(r"\b[\d.e-]+([mun]?s|x) ", "… ", text))
-    if verb == "reproduce":
+    if arguments[:1] == ["reproduce"]:
         return re.sub(r"\| [\d.]+ \|$", "| … |", text, flags=re.MULTILINE)
     return text
 

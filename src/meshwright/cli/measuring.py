@@ -11,15 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from meshwright import testbed as beds
-from meshwright.cli.common import say, stdout_kept
-from meshwright.errors import SpecError
+from meshwright.cli.common import say, stdout_kept, time_option
 from meshwright.measure.bench import Case, Patience
 from meshwright.measure.jobs import Job, measure_here
 from meshwright.measure.records import Measurement
 from meshwright.measure.supervise import measure_on
 from meshwright.measure.trials.runners import ENGINES, start_locally
 from meshwright.system.model import System
-from meshwright.text.units import parse_seconds
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,8 +43,8 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 show_default=True,
                 help="Repeat until the mean is known to this share of itself, with 95% confidence,",
             ),
-            click.option("--budget", default="10s", show_default=True, help="or until so much time was measured."),
-            click.option("--timeout", default="60s", show_default=True, help="How long a measurement may be stuck."),
+            time_option("--budget", "10s", "or until this much time was measured.", zero=True),
+            time_option("--timeout", "60s", "How long a measurement may be stuck."),
         )
     ):
         command = option(command)
@@ -56,11 +54,8 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def measure_cases(system: System, cases: Sequence[Case], out: Path, options: dict[str, Any]) -> None:
     """Measure what the file does not have yet, where the options say; with --local, this does not return."""
     least, name = options["least"], options["testbed"]
-    patience = Patience(least, max(least, options["most"]), options["width"], parse_seconds(options["budget"]))
-    timeout = parse_seconds(options["timeout"])
-    if timeout <= 0:
-        raise SpecError(f"--timeout {options['timeout']}: expected more than no time")
-    job = Job(system, cases, out, patience, timeout, options["engine"])
+    patience = Patience(least, max(least, options["most"]), options["width"], options["budget"])
+    job = Job(system, cases, out, patience, options["timeout"], options["engine"])
     if options["local"] and job.engine in ("torch", "mpi"):
         arguments = [argument for argument in sys.argv[1:] if argument != "--local"]
         sys.exit(start_locally(job.engine, system.devices, arguments))

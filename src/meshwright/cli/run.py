@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say, stdout_kept
+from meshwright.cli.common import (
+    json_option,
+    new_table,
+    plan_argument,
+    print_json,
+    print_table,
+    say,
+    stdout_kept,
+    time_option,
+)
 from meshwright.errors import SpecError
 from meshwright.measure.trials.runners import ENGINES, make_runner, start_locally
 from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
@@ -15,11 +24,11 @@ from meshwright.planning.planfile import read_plan
 from meshwright.runtime.choose import describe
 from meshwright.runtime.launch import check_local
 from meshwright.runtime.signals import end_at_once
-from meshwright.text.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from meshwright.text.units import format_bytes, format_seconds, parse_bytes
 
 
 @click.command()
-@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path, dir_okay=False))
+@plan_argument
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -32,7 +41,7 @@ from meshwright.text.units import format_bytes, format_seconds, parse_bytes, par
 )
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @click.option("--repeat", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How often to time each.")
-@click.option("--timeout", default="60s", show_default=True, help="How long a rank waits for the others.")
+@time_option("--timeout", "60s", "How long a rank waits for the others.")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="For torch; the default is CUDA where all ranks have one."
 )
@@ -44,7 +53,7 @@ def run(
     size: str | None,
     dtype: str,
     repeat: int,
-    timeout: str,
+    timeout: float,
     device: str | None,
     as_json: bool,
 ) -> None:
@@ -65,9 +74,7 @@ def run(
         raise SpecError(
             f"there is nothing to run: {plan_path} has no reductions, only transfers, which need no program"
         )
-    seconds, devices = parse_seconds(timeout), plan.placement.system.devices
-    if seconds <= 0:
-        raise SpecError(f"--timeout {timeout}: expected more than no time")
+    devices = plan.placement.system.devices
     wanted = payloads(plan, dtype, None if size is None else parse_bytes(size))
     if local and engine in ("torch", "mpi"):
         given = {"--dtype": dtype, "--repeat": repeat, "--timeout": timeout, "--bytes": size, "--device": device}
@@ -82,7 +89,7 @@ def run(
     trials = []
     end_at_once()
     with stdout_kept():
-        runner = make_runner(engine, seconds, device, devices if local else None)
+        runner = make_runner(engine, timeout, device, devices if local else None)
         runner.load(plan)
         leads = 0 in runner.ranks
         for trial in run_trials(runner, wanted, repeat):
