@@ -23,7 +23,7 @@ from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.measure.records import SEND, read_measurements
 from meshwright.placement.layout import layout_of
-from meshwright.system.read import read_system_text
+from meshwright.system.read import parse_system_yaml
 from meshwright.testbed.network import BURST
 from tests.strategies import problems
 
@@ -86,7 +86,7 @@ def test_nothing_that_was_measured_beats_the_bound() -> None:
         for one in read_measurements(file):
             if not one.seconds or one.failed or one.alone or one.program == SEND:
                 continue
-            system = read_system_text(json.dumps(one.system), file.name)
+            system = parse_system_yaml(json.dumps(one.system), file.name)
             placement = Placement(system, tuple(one.axes), tuple(tuple(row) for row in one.matrix))
             free = BURST / (system.levels[-1].link.bandwidth or 0)
             least = bound(layout_of(placement, one.over), Goal(one.goal), one.bytes)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.cost.library import read_library_text
+from meshwright.cost.library import parse_library_yaml
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError, TooLargeError
 from meshwright.language.program import Pipelined, all_steps
 from meshwright.language.symbolic import is_valid
@@ -21,9 +21,9 @@ from meshwright.measure.records import Records, read_measurements
 from meshwright.measure.trials.numpy import NumpyRunner
 from meshwright.measure.trials.trial import payloads
 from meshwright.planning.constraints import Rule
-from meshwright.system.read import read_system_text
+from meshwright.system.read import parse_system_yaml
 from meshwright.text.spec import shown
-from meshwright.workload.workload import read_workload_text
+from meshwright.workload.workload import parse_workload_yaml
 from tests.cli.test_verbs import run
 from tests.measure.test_logs import NCCL
 from tests.strategies import A100, AXES
@@ -56,7 +56,7 @@ def test_systems_libraries_and_paths_may_be_given_as_text(tmp_path: Path) -> Non
         (lambda: mw.load_system("x" * 5000), "unknown preset 'xxx"),
         (lambda: mw.load_system("x\0y"), "unknown preset"),
         (lambda: mw.load_system(None), "expected a System, a preset, a description like .* not None"),  # type: ignore[arg-type]
-        (lambda: read_system_text(f"levels: [{LONG}, {LONG}]", "x.yaml"), "there is already a level 'xxx"),
+        (lambda: parse_system_yaml(f"levels: [{LONG}, {LONG}]", "x.yaml"), "there is already a level 'xxx"),
         (lambda: mw.load_library("x" * 5000 + ".yaml"), "cannot read the library file .*File name too long"),
         (lambda: mw.plan(A100, AXES, DATA), r"expected a list of communications, as in \[Reduction"),  # type: ignore[arg-type]
         (lambda: mw.plan(A100, AXES, "data=1MiB"), "expected a list of communications"),  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ DEEP = ["[" * 3000, "{" * 3000, "{a: " * 1000 + "}" * 1000, "- " * 3000, "levels
 
 
 @pytest.mark.parametrize("text", DEEP)
-@pytest.mark.parametrize("read", [read_system_text, read_library_text, read_workload_text])
+@pytest.mark.parametrize("read", [parse_system_yaml, parse_library_yaml, parse_workload_yaml])
 def test_deep_nesting_is_refused_at_once(read: Callable[[str, str], Any], text: str) -> None:
     with pytest.raises(SpecError, match=r"x.yaml line 1: malformed YAML: nested far too deeply: more than 20"):
         read(text, "x.yaml")
@@ -130,17 +130,17 @@ def test_deep_nesting_is_refused_at_once(read: Callable[[str, str], Any], text: 
 
 def test_yaml_has_a_size_and_names_can_be_printed(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="at most 262,144 are read"):
-        read_system_text("#" * 300_000, "x.yaml")
+        parse_system_yaml("#" * 300_000, "x.yaml")
     path = tmp_path / "x.yaml"
     path.write_bytes(b"#" * 300_000)
     with pytest.raises(SpecError, match="has more than 262,144 bytes"):
         mw.load_system(path)
     with pytest.raises(SpecError, match="holds what cannot be printed"):
-        read_system_text('name: "\\e[31mred"\nlevels: [{name: a, count: 2}]', "x.yaml")
+        parse_system_yaml('name: "\\e[31mred"\nlevels: [{name: a, count: 2}]', "x.yaml")
     with pytest.raises(SpecError, match="holds what cannot be printed"):
-        read_system_text('name: "\\ud800"\nlevels: [{name: a, count: 2}]', "x.yaml")
+        parse_system_yaml('name: "\\ud800"\nlevels: [{name: a, count: 2}]', "x.yaml")
     with pytest.raises(SpecError, match="the algorithm 'ring' is named twice"):
-        read_library_text("collectives: {AllReduce: [{algorithms: [ring, ring]}]}", "x.yaml")
+        parse_library_yaml("collectives: {AllReduce: [{algorithms: [ring, ring]}]}", "x.yaml")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from meshwright import (
     placements,
     plan,
 )
-from meshwright.cost.library import library_document, load_library, read_library_text
+from meshwright.cost.library import library_document, load_library, parse_library_yaml
 from meshwright.cost.model import CostModel
 from meshwright.placement.layout import layout_of
 from tests.strategies import A100, AXES
@@ -35,7 +35,7 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
 )
 def test_malformed_libraries_are_refused(rule: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        read_library_text(f"collectives: {RULES.format(rule)}", "mine.yaml")
+        parse_library_yaml(f"collectives: {RULES.format(rule)}", "mine.yaml")
 
 
 def test_a_library_of_ones_own_needs_no_code(tmp_path: Path) -> None:
@@ -51,14 +51,14 @@ def test_rules_for_chunks_take_the_place_of_the_others() -> None:
     text = (
         f"collectives: {RULES.format('[{algorithms: [ring]}]')}\nin_chunks: {{AllGather: [{{algorithms: [direct]}}]}}"
     )
-    library = read_library_text(text, "mine.yaml")
+    library = parse_library_yaml(text, "mine.yaml")
     assert library.rule(Collective.ALL_GATHER, 1).algorithms == ("ring",)
     assert library.chunked.rule(Collective.ALL_GATHER, 1).algorithms == ("direct",)
     assert library.chunked.rule(Collective.REDUCE, 1).algorithms == ("ring",)
     assert library.chunked.chunked == library.chunked
-    assert read_library_text(json.dumps(library_document(library)), "mine.yaml") == library
+    assert parse_library_yaml(json.dumps(library_document(library)), "mine.yaml") == library
     with pytest.raises(SpecError, match="unknown key 'AllGathers'; did you mean 'AllGather'"):
-        read_library_text(text.replace("{AllGather:", "{AllGathers:"), "mine.yaml")
+        parse_library_yaml(text.replace("{AllGather:", "{AllGathers:"), "mine.yaml")
 
 
 def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
@@ -68,7 +68,7 @@ def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
 
 
 def test_a_library_without_a_usable_algorithm_is_refused() -> None:
-    library = read_library_text(f"collectives: {RULES.format('[{algorithms: [doubling]}]')}", "mine.yaml")
+    library = parse_library_yaml(f"collectives: {RULES.format('[{algorithms: [doubling]}]')}", "mine.yaml")
     with pytest.raises(SpecError, match=r"has no algorithm for AllReduce in groups of shape .*'otherwise'"):
         plan(parse_system("node=3@1GB/s"), {"a": 3}, [Reduction(("a",), 1)], library=library)
 

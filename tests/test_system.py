@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from meshwright import Fabric, Level, Link, SpecError, System, load_system, parse_system, preset
-from meshwright.system.read import preset_names, read_system_text
+from meshwright.system.read import parse_system_yaml, preset_names
 
 
 def test_inline() -> None:
@@ -47,7 +47,7 @@ def test_malformed_inline_systems_are_refused(text: str, message: str) -> None:
 
 
 def test_every_link_property_from_yaml() -> None:
-    system = read_system_text(
+    system = parse_system_yaml(
         """
 name: mine
 levels:
@@ -100,7 +100,7 @@ levels:
 )
 def test_malformed_files_are_refused_with_the_line(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        read_system_text(text, "x.yaml")
+        parse_system_yaml(text, "x.yaml")
 
 
 def test_a_file_by_its_path(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from meshwright import (
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.sizes import check_memory, choose_sizes, with_devices
 from meshwright.workload.llm import Model, Recompute, parse_flops, parse_params
-from meshwright.workload.workload import Line, derive, read_workload_text, workload_names, write_workload
+from meshwright.workload.workload import Line, derive, parse_workload_yaml, workload_names, write_workload
 
 SMALL = Model(
     params=1_000_000, layers=4, hidden=64, seq=32, micro_batch=2, global_batch=64, dtype="bf16", heads=8, kv_heads=2
@@ -181,7 +181,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_a_file_that_lists_communications() -> None:
-    workload = read_workload_text(yaml.safe_dump(GOOD), "w.yaml").workload()
+    workload = parse_workload_yaml(yaml.safe_dump(GOOD), "w.yaml").workload()
     first, second = workload.communications
     assert first == Reduction(("data",), 2**20, name="g", hidden=0.5)
     assert second == Transfer(("data", "tensor"), 4000, TransferKind.ALL_TO_ALL, 3, second.name)
@@ -221,13 +221,13 @@ def test_bad_workload_files(edit: Any, message: str) -> None:
     document = yaml.safe_load(yaml.safe_dump(GOOD))
     edit(document)
     with pytest.raises(MeshwrightError, match=message):
-        read_workload_text(yaml.safe_dump(document), "w.yaml").workload()
+        parse_workload_yaml(yaml.safe_dump(document), "w.yaml").workload()
 
 
 def test_groups_that_appear_twice_are_refused() -> None:
     text = "overlap: {a: 0.1, a: 0.9}\ncommunications: [{kind: reduce, axes: x, bytes: 1B, overlap: a}]"
     with pytest.raises(SpecError, match="line 1: the key 'a' appears twice"):
-        read_workload_text(text, "w.yaml")
+        parse_workload_yaml(text, "w.yaml")
 
 
 def test_names_and_hidden_shares_are_optional_in_a_file(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_sizes_that_cannot_be_chosen() -> None:
         choose_sizes(system, replace_model(device_memory=10.0), ["data", "tensor"], {})
     with pytest.raises(PlacementError, match="16 devices cannot be split over data when the others multiply to 3"):
         choose_sizes(system, replace_model(), ["data"], {"tensor": 3})
-    listed = read_workload_text(yaml.safe_dump(GOOD), "w.yaml")
+    listed = parse_workload_yaml(yaml.safe_dump(GOOD), "w.yaml")
     with pytest.raises(SpecError, match="it must describe its model"):
         choose_sizes(system, listed, ["data"], {})
     with pytest.raises(SpecError, match="expected a multiple of 8"):

@@ -17,8 +17,8 @@ from meshwright.errors import (
 )
 from meshwright.language.goals import Goal, TransferKind
 from meshwright.language.interpreter import run_program
-from meshwright.language.parse import parse_program
-from meshwright.language.program import ROOTED, Collective, Grouping, Program, Step
+from meshwright.language.parse import parse_pipelined, parse_program
+from meshwright.language.program import ROOTED, Collective, Grouping, Pipelined, Program, Step
 from meshwright.language.semantics import check_program
 from meshwright.language.synthesis import ProgramGraph, program_graph
 from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
@@ -30,7 +30,7 @@ from meshwright.planning.planner import Ranking, plan
 from meshwright.system.model import Fabric, Level, Link, System
 from meshwright.system.read import load_system, parse_system, preset
 from meshwright.workload.communication import Reduction, Transfer, parse_reduction
-from meshwright.workload.workload import Line, Workload, load_workload
+from meshwright.workload.workload import Line, Workload, WorkloadFile, load_workload
 
 __all__ = [
     "ROOTED",
@@ -48,6 +48,7 @@ __all__ = [
     "Link",
     "MeshwrightError",
     "MeshwrightWarning",
+    "Pipelined",
     "Placement",
     "PlacementError",
     "Plan",
@@ -65,6 +66,7 @@ __all__ = [
     "Transfer",
     "TransferKind",
     "Workload",
+    "WorkloadFile",
     "check_program",
     "count_placements",
     "fixed_row",
@@ -75,6 +77,7 @@ __all__ = [
     "not_across",
     "parse_axes",
     "parse_hierarchy",
+    "parse_pipelined",
     "parse_program",
     "parse_reduction",
     "parse_system",

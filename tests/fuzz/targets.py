@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import meshwright as mw
 from meshwright.cli import main
-from meshwright.cost.library import library_document, library_of, read_library_text
+from meshwright.cost.library import library_document, library_of, parse_library_yaml
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import InvalidProgramError, MeshwrightError
@@ -29,11 +29,11 @@ from meshwright.measure.logs import read_log
 from meshwright.measure.records import Records, read_measurements
 from meshwright.placement.layout import layout_of
 from meshwright.planning.constraints import Rule, parse_constraint
-from meshwright.system.read import read_system_text, system_document, system_of
+from meshwright.system.read import parse_system_yaml, system_document, system_of
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
 from meshwright.workload.llm import parse_flops, parse_params
-from meshwright.workload.workload import read_workload_text, write_workload
+from meshwright.workload.workload import parse_workload_yaml, write_workload
 from tests.fuzz import mutate
 from tests.measure.test_logs import BANDWIDTH, NCCL, OSU
 
@@ -293,7 +293,7 @@ def _make_yaml(folder: str) -> Callable[[Random], str]:
 
 
 def _use_library(text: str, _: Path) -> None:
-    library = read_library_text(text, "library.yaml")
+    library = parse_library_yaml(text, "library.yaml")
     assert library_of(json.loads(json.dumps(library_document(library))), "again") == library
     _plan_small(library)
 
@@ -306,7 +306,7 @@ def _plan_small(library: mw.Library) -> None:
 
 
 def _use_workload(text: str, folder: Path) -> None:
-    found = read_workload_text(text, "workload.yaml")
+    found = parse_workload_yaml(text, "workload.yaml")
     if not found.axes:
         return
     workload = found.workload()
@@ -343,7 +343,10 @@ def _plans() -> list[Any]:
     found.append(
         _plan_document(
             mw.plan(
-                read_system_text(json.dumps(FULL_SYSTEM), "full"), {"data": 16}, [mw.Reduction(("data",), 2**20)], top=1
+                parse_system_yaml(json.dumps(FULL_SYSTEM), "full"),
+                {"data": 16},
+                [mw.Reduction(("data",), 2**20)],
+                top=1,
             ).candidates[0]
         )
     )
@@ -383,9 +386,9 @@ def _retimed(random: Random, document: Any) -> Any:
     level["count"] *= factor
     document["placement"]["matrix"][0][levels.index(level)] *= factor
     try:
-        system = read_system_text(json.dumps(document["system"]), "stranger")
+        system = parse_system_yaml(json.dumps(document["system"]), "stranger")
         placement = mw.Placement(system, tuple(document["placement"]["axes"]), document["placement"]["matrix"])
-        library = read_library_text(json.dumps(document["library"]), "stranger")
+        library = parse_library_yaml(json.dumps(document["library"]), "stranger")
         keys = ("axes", "bytes", "count", "goal", "name", "hidden")
         ones = [mw.Reduction(**{key: one[key] for key in keys}) for one in document["reductions"]]
         retimed = mw.plan(system, placement.sizes, ones, library=library, placement=placement, top=1, max_steps=2)
@@ -482,7 +485,7 @@ def _use_results(case: Any, folder: Path) -> None:
     if what == "join":
         report(join(measurements, library))
         return
-    system = read_system_text(json.dumps(SYSTEM), "s")
+    system = parse_system_yaml(json.dumps(SYSTEM), "s")
     seen = observations(measurements)
     found = fit(system, library, seen)
     _use_system(found.system)
@@ -500,7 +503,7 @@ def _use_log(text: str, folder: Path) -> None:
     path = folder / "all_reduce.log"
     path.write_text(text, encoding="utf-8", errors="replace")
     seen = read_log(path, "gpu", 4)
-    found = fit(read_system_text(json.dumps(SYSTEM), "s"), mw.load_library("gloo"), seen)
+    found = fit(parse_system_yaml(json.dumps(SYSTEM), "s"), mw.load_library("gloo"), seen)
     _use_system(found.system)
 
 
@@ -714,7 +717,7 @@ def _use_call(case: Any, _: Path) -> None:
 TARGETS: dict[str, Target] = {
     "programs": Target(_make_program, _use_program, 0.4),
     "specs": Target(_make_spec, _use_spec, 0.3),
-    "systems": Target(_make_yaml("systems"), lambda text, _: _use_system(read_system_text(text, "system.yaml")), 0.05),
+    "systems": Target(_make_yaml("systems"), lambda text, _: _use_system(parse_system_yaml(text, "system.yaml")), 0.05),
     "libraries": Target(_make_yaml("libraries"), _use_library, 0.03),
     "workloads": Target(_make_yaml("workloads"), _use_workload, 0.04),
     "plans": Target(_make_plan, _use_plan, 0.04),

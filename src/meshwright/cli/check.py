@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from meshwright.cli.common import (
+    given_hierarchy,
     goal_option,
     hierarchy_option,
     json_option,
     new_table,
     print_json,
     print_table,
-    read_hierarchy,
     say,
 )
 from meshwright.errors import InvalidProgramError
@@ -37,7 +37,7 @@ def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> N
     `plan` prints, with chunks as well. Exit code 0: it is valid. 1: it is not, and the message says which step, which
     group and which rule. 2: it cannot be read.
     """
-    hierarchy = read_hierarchy(hierarchy_spec)
+    hierarchy = given_hierarchy(hierarchy_spec)
     pipelined = parse_pipelined(program_text, hierarchy)
     for program, _ in pipelined.shares:
         try:

@@ -111,7 +111,7 @@ def collectives(no_rooted: bool) -> list[Collective]:
     return [collective for collective in Collective if not (no_rooted and collective in ROOTED)]
 
 
-def read_hierarchy(spec: str) -> Hierarchy:
+def given_hierarchy(spec: str) -> Hierarchy:
     """A hierarchy from the command line; says so when levels of radix 1 are left out."""
     for name, radix in parse_counts(spec, "hierarchy", HIERARCHY_EXAMPLE):
         if radix == 1:

@@ -5,13 +5,13 @@ from itertools import groupby
 import click
 
 from meshwright.cli.common import (
+    given_hierarchy,
     goal_option,
     hierarchy_option,
     json_option,
     max_steps_option,
     print_count,
     print_json,
-    read_hierarchy,
 )
 from meshwright.errors import TooLargeError
 from meshwright.language.goals import Goal
@@ -28,7 +28,7 @@ LIST_LIMIT = 250_000
 @json_option
 def programs(hierarchy_spec: str, max_steps: int, goal: str, count_only: bool, as_json: bool) -> None:
     """List or count the valid reduction programs of a hierarchy, the shortest first."""
-    hierarchy = read_hierarchy(hierarchy_spec)
+    hierarchy = given_hierarchy(hierarchy_spec)
     graph = program_graph(len(hierarchy.radices), Goal(goal), max_steps)
     count = graph.count()
     if count_only:

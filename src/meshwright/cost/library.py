@@ -132,7 +132,7 @@ def load_library(spec: str | PathLike[str]) -> Library:
     spec = str(check_path(spec, "library")) if isinstance(spec, PathLike) else spec
     check_type(spec, str, "a Library, the name of one, or the path of a .yaml file")
     if spec.lower().endswith((".yaml", ".yml")):
-        return read_library_text(read_text(Path(spec), "library"), spec)
+        return parse_library_yaml(read_text(Path(spec), "library"), spec)
     if spec not in library_names():
         raise SpecError(f"{unknown('library', spec, library_names())}; or give the path of a .yaml file")
     return _built_in(spec)
@@ -140,10 +140,10 @@ def load_library(spec: str | PathLike[str]) -> Library:
 
 @cache
 def _built_in(name: str) -> Library:
-    return read_library_text(builtin_text("meshwright.cost", "libraries", name), f"{name}.yaml")
+    return parse_library_yaml(builtin_text("meshwright.cost", "libraries", name), f"{name}.yaml")
 
 
-def read_library_text(text: str, source: str) -> Library:
+def parse_library_yaml(text: str, source: str) -> Library:
     """A library from YAML text; `source` is what error messages call it."""
     return _library(compose(text, source, _EXAMPLE), source)
 

@@ -62,17 +62,29 @@ class Constraint:
 
 
 def inside(axis: str, level: str) -> Constraint:
-    """Keep an axis inside one instance of a level."""
+    """Keep an axis inside one instance of a level.
+
+    >>> print(inside("tensor", "node"))
+    --inside tensor=node
+    """
     return Constraint(Rule.INSIDE, axis, level)
 
 
 def not_across(axis: str, level: str) -> Constraint:
-    """Forbid an axis to cross a level."""
+    """Forbid an axis to cross a level.
+
+    >>> print(not_across("pipeline", "gpu"))
+    --not-across pipeline=gpu
+    """
     return Constraint(Rule.NOT_ACROSS, axis, level)
 
 
 def fixed_row(axis: str, row: Sequence[int]) -> Constraint:
-    """Fix a row of the matrix."""
+    """Fix a row of the matrix.
+
+    >>> print(fixed_row("tensor", (1, 8)))
+    --row tensor=1,8
+    """
     return Constraint(Rule.ROW, axis, row=as_tuple(row, int, "factors of a row"))
 
 

@@ -42,7 +42,16 @@ MAX_TEXT = 2**22
 
 
 def write_plan(plan: Plan, path: str | PathLike[str]) -> None:
-    """Write a plan to a file, all or nothing."""
+    """Write a plan to a file, all or nothing.
+
+    >>> import meshwright, tempfile
+    >>> reductions = [meshwright.parse_reduction("data=1MiB")]
+    >>> best = meshwright.plan("node=2@1GB/s,gpu=4@8GB/s", {"data": 8}, reductions).candidates[0]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_plan(best, f"{folder}/plan.json")
+    ...     read_plan(f"{folder}/plan.json") == best
+    True
+    """
     check_type(plan, Plan, "a Plan")
     path = check_path(path, "plan")
     document = {
@@ -56,7 +65,12 @@ def write_plan(plan: Plan, path: str | PathLike[str]) -> None:
 
 
 def read_plan(path: str | PathLike[str]) -> Plan:
-    """A plan from a file; every part is checked, and every program is valid for its goal."""
+    """A plan from a file; every part is checked, and every program is valid for its goal.
+
+    >>> read_plan("plan.yaml")
+    Traceback (most recent call last):
+    meshwright.errors.SpecError: there is no plan file 'plan.yaml'
+    """
     path = check_path(path, "plan")
     text = read_text(path, "plan", MAX_TEXT)
     try:

@@ -55,7 +55,7 @@ def preset(name: str) -> System:
     base, colon, count = name.partition(":")
     if base not in preset_names():
         raise SpecError(unknown("preset", base, preset_names()))
-    system = read_system_text(builtin_text("meshwright.system", "presets", base), f"{base}.yaml")
+    system = parse_system_yaml(builtin_text("meshwright.system", "presets", base), f"{base}.yaml")
     if not colon:
         return system
     outermost = parse_count(count, system.levels[0].name, f"preset {shown(name)}", f"{base}:4")
@@ -101,13 +101,13 @@ _EXAMPLE = "levels: [{name: node, count: 4, bandwidth: 8GB/s, latency: 20us}, {n
 
 def read_system(path: Path) -> System:
     """A system from a YAML file."""
-    return read_system_text(read_text(path, "system"), str(path))
+    return parse_system_yaml(read_text(path, "system"), str(path))
 
 
-def read_system_text(text: str, source: str) -> System:
+def parse_system_yaml(text: str, source: str) -> System:
     """A system from YAML text; `source` is what error messages call it.
 
-    >>> read_system_text("levels: [{name: node, count: 4, bandwidth: 8GB/s}]", "x.yaml").levels[0].count
+    >>> parse_system_yaml("levels: [{name: node, count: 4, bandwidth: 8GB/s}]", "x.yaml").levels[0].count
     4
     """
     return _system(compose(text, source, _EXAMPLE), source)

@@ -28,7 +28,7 @@ from meshwright.runtime.launch import find_program, safe_environment
 from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.signals import die_with_parent, holding_back
 from meshwright.system.model import System
-from meshwright.system.read import read_system_text, system_document
+from meshwright.system.read import parse_system_yaml, system_document
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
 from meshwright.text.files import write_file
 
@@ -230,7 +230,7 @@ def find(name: str = DEFAULT_NAME) -> Testbed | None:
         return None
     try:
         document = json.loads(_state(name).read_text())
-        system = read_system_text(json.dumps(document["system"]), f"testbed {name}")
+        system = parse_system_yaml(json.dumps(document["system"]), f"testbed {name}")
         return Testbed(Network(name, system, document.get("burst", BURST)))
     except FileNotFoundError:
         return None

@@ -428,7 +428,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 """How each part of a description is read from text."""
 
 
-def read_model(node: yaml.Node, source: str) -> Model:
+def model_of(node: yaml.Node, source: str) -> Model:
     """A model from its description in a workload file."""
     readers: dict[str, Reader] = {name: parsed(parse) for name, parse in PARSERS.items()}
     readers["sequence_parallel"] = boolean

@@ -41,7 +41,7 @@ from meshwright.text.spec import (
 from meshwright.text.units import format_bytes, parse_bytes, parse_seconds
 from meshwright.text.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
 from meshwright.workload.communication import Communication, Reduction, Transfer, kind_of
-from meshwright.workload.llm import GROUPS, Lines, Model, read_model
+from meshwright.workload.llm import GROUPS, Lines, Model, model_of
 
 KINDS = tuple(map(str, Goal))
 
@@ -222,17 +222,21 @@ def workload_names() -> tuple[str, ...]:
 
 
 def load_workload(spec: str | PathLike[str]) -> WorkloadFile:
-    """A workload that ships with the package, by its name, or one from the path of a YAML file."""
+    """A workload that ships with the package, by its name, or one from the path of a YAML file.
+
+    >>> load_workload("moe-141b").workload({"data": 8, "expert": 8, "tensor": 4}).communications[0].name
+    'gradients'
+    """
     spec = str(check_path(spec, "workload")) if isinstance(spec, PathLike) else spec
     check_type(spec, str, "the name of a workload, or the path of a .yaml file")
     if spec.lower().endswith((".yaml", ".yml")):
-        return read_workload_text(read_text(Path(spec), "workload"), spec)
+        return parse_workload_yaml(read_text(Path(spec), "workload"), spec)
     if spec not in workload_names():
         raise SpecError(f"{unknown('workload', spec, workload_names())}; or give the path of a .yaml file")
-    return read_workload_text(builtin_text("meshwright.workload", "examples", spec), f"{spec}.yaml")
+    return parse_workload_yaml(builtin_text("meshwright.workload", "examples", spec), f"{spec}.yaml")
 
 
-def read_workload_text(text: str, source: str) -> WorkloadFile:
+def parse_workload_yaml(text: str, source: str) -> WorkloadFile:
     """A workload file from its text; `source` is what error messages call it."""
     root = compose(text, source, _EXAMPLE)
     readers: dict[str, Reader] = {
@@ -243,7 +247,7 @@ def read_workload_text(text: str, source: str) -> WorkloadFile:
         "memory": parsed(parse_bytes),
         "device_memory": parsed(parse_bytes),
         "compute": parsed(parse_seconds),
-        "model": read_model,
+        "model": model_of,
     }
     values = mapping(root, source, "a workload", readers, [])
     if ("communications" in values) == ("model" in values):

@@ -1,0 +1,51 @@
+"""What `import meshwright` offers: names that mean what they say, examples, and no type that is returned but hidden."""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import meshwright
+from tests.house import modules
+
+PUBLIC = {name: getattr(meshwright, name) for name in meshwright.__all__}
+FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
+
+
+def ours(annotation: Any) -> Iterator[type]:
+    """The classes of the package that an annotation names."""
+    if isinstance(annotation, type) and annotation.__module__.startswith("meshwright"):
+        yield annotation
+    for argument in annotation if isinstance(annotation, list) else get_args(annotation):
+        yield from ours(argument)
+
+
+def given(function: Callable[..., Any]) -> Iterator[type]:
+    yield from ours(get_type_hints(function)["return"])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_function_returns_can_be_imported(name: str) -> None:
+    for found in given(FUNCTIONS[name]):
+        assert found in PUBLIC.values(), f"{name} returns {found.__name__}"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_an_example(name: str) -> None:
+    assert ">>>" in (FUNCTIONS[name].__doc__ or "")
+
+
+def test_names_say_what_is_taken() -> None:
+    takes = {"load_": "spec", "read_": "path", "parse_": "text"}
+    count = 0
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef):
+                for prefix, wanted in takes.items():
+                    if node.name.startswith(prefix):
+                        count += 1
+                        names = [argument.arg for argument in node.args.args]
+                        assert wanted in names, f"{module}.{node.name} takes {names}: expected {wanted!r}"
+    assert count >= 20
