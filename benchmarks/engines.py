@@ -17,9 +17,10 @@ import numpy as np
 
 from meshwright import (
     Hierarchy,
+    Pipelined,
     Placement,
     Plan,
-    PlannedReduction,
+    Planned,
     Reduction,
     load_library,
     parse_program,
@@ -38,7 +39,8 @@ RESULTS = Path(__file__).parent / "results" / "engines.json"
 def the_plan() -> Plan:
     placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
     program = parse_program(TEXT, Hierarchy(("node", "gpu"), (2, 2)))
-    return Plan(placement, load_library("ring"), (PlannedReduction(Reduction(("data",), BYTES), program, 1, 1, 1),))
+    planned = Planned(Reduction(("data",), BYTES), Pipelined.of(program), 1, 1, 1)
+    return Plan(placement, load_library("ring"), (planned,))
 
 
 def compare(

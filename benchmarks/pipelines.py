@@ -169,7 +169,7 @@ def chosen(part: Part, payload: int, chunks: int) -> Plan:
 
 def text(taken: Plan) -> str:
     (planned,) = taken.reductions
-    return planned.pipelined.text(taken.hierarchy(planned))
+    return taken.program_text(planned)
 
 
 def case(part: Part, payload: int, texts: tuple[str, ...]) -> Case:

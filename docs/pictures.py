@@ -33,8 +33,8 @@ def placements() -> None:
         for offset, kind in ((-0.2, "default_seconds"), (0.2, "seconds")):
             bottom = 0.0
             for planned in candidate.reductions:
-                height = getattr(planned, kind) * planned.reduction.count
-                axis = planned.reduction.axes[0]
+                height = getattr(planned, kind) * planned.communication.count
+                axis = planned.communication.axes[0]
                 chart.bar(place + offset, height, 0.36, bottom, color=colors[axis][kind == "seconds"])
                 bottom += height
             chart.text(place + offset, bottom + 0.08, f"{bottom:.2f} s", ha="center", fontsize=9)

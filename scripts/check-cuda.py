@@ -19,9 +19,10 @@ import torch.multiprocessing as mp
 from meshwright import (
     Goal,
     Hierarchy,
+    Pipelined,
     Placement,
     Plan,
-    PlannedReduction,
+    Planned,
     Program,
     Reduction,
     load_library,
@@ -53,7 +54,7 @@ def the_plan(ranks: int) -> Plan:
         placement,
         load_library("ring"),
         tuple(
-            PlannedReduction(Reduction(("data",), 1, goal=goal), program, 1, 1, 1, chunks=chunks)
+            Planned(Reduction(("data",), 1, goal=goal), Pipelined.of(program, chunks), 1, 1, 1)
             for goal, program in programs.items()
         ),
     )
@@ -63,7 +64,7 @@ def chunks_on_streams(device: torch.device, ranks: tuple[int, ...], rank: int) -
     """Chunks through two steps, each on a stream of its own, over NCCL; alone, every group is this rank."""
     program = parse_program("AllReduce inside node; AllReduce across node", Hierarchy(("node", "gpu"), (2, 2)))
     placement = Placement(parse_system("node=2,gpu=2"), ("data",), ((2, 2),))
-    planned = PlannedReduction(Reduction(("data",), 2**20), program, 1, 1, 1, chunks=4)
+    planned = Planned(Reduction(("data",), 2**20), Pipelined.of(program, 4), 1, 1, 1)
     role = role_of(Plan(placement, load_library("ring"), (planned,)), 0, rank)
     if len(ranks) == 1:
         (flow,) = role.flows

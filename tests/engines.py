@@ -10,8 +10,9 @@ from meshwright import (
     Collective,
     Goal,
     MeshwrightError,
+    Pipelined,
     Plan,
-    PlannedReduction,
+    Planned,
     Program,
     Reduction,
     load_library,
@@ -36,7 +37,7 @@ def plan_of(spec: str, programs: list[Program], goal: Goal = Goal.ALL_REDUCE, si
     system = parse_system(spec)
     placement = next(iter(placements(system, {"data": system.devices})))
     reduction = Reduction(("data",), size, goal=goal)
-    return Plan(placement, load_library("ring"), tuple(PlannedReduction(reduction, p, 1, 1, 1) for p in programs))
+    return Plan(placement, load_library("ring"), tuple(Planned(reduction, Pipelined.of(p), 1, 1, 1) for p in programs))
 
 
 def programs_of(
@@ -72,9 +73,10 @@ def pipelined_plan(goal: Goal, spec: str = "node=2,gpu=2", chunks: int = 4) -> P
     """A plan whose payloads of any size are cut into chunks, which take two programs where the goal has two."""
     plan = hierarchical(goal, spec)
     (planned,) = plan.reductions
-    small = replace(planned, reduction=replace(planned.reduction, bytes=1), chunks=chunks)
-    other = [program for program in programs_of(spec, goal, 3) if program != planned.program]
-    return replace(plan, reductions=(replace(small, others=((other[0], 1),) if other else ()),))
+    other = [(program, 1) for program in programs_of(spec, goal, 3) if program != planned.program][:1]
+    pipelined = Pipelined(((planned.program, chunks - len(other)), *other))
+    small = replace(planned, communication=replace(planned.communication, bytes=1), pipelined=pipelined)
+    return replace(plan, communications=(small,))
 
 
 def random_pipelines(spec: str, count: int = 60) -> Plan:
@@ -85,6 +87,5 @@ def random_pipelines(spec: str, count: int = 60) -> Plan:
     for _ in range(count):
         shares = [(program, random.randint(1, 4)) for program in random.sample(programs, random.choice([1, 1, 2, 3]))]
         base = plan_of(spec, [shares[0][0]], size=random.choice([1, 200, 1000])).reductions[0]
-        chunks = sum(number for _, number in shares)
-        reductions.append(replace(base, chunks=chunks, others=tuple(shares[1:])))
-    return replace(plan_of(spec, programs[:1]), reductions=tuple(reductions))
+        reductions.append(replace(base, pipelined=Pipelined(tuple(shares))))
+    return replace(plan_of(spec, programs[:1]), communications=tuple(reductions))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright import EngineError, Goal, MeshwrightWarning, load_library
+from meshwright import EngineError, Goal, MeshwrightWarning, Pipelined, load_library
 from meshwright.runtime.notices import Notices
 from meshwright.runtime.waiting import check_timeout
 from tests.engines import hierarchical, pipelined_plan
@@ -35,8 +35,9 @@ def test_a_plan_for_another_library_is_said_once_and_on_rank_0_alone() -> None:
 
 def test_chunks_that_vanish_are_said_once_per_reduction() -> None:
     (small,) = pipelined_plan(Goal.ALL_REDUCE).reductions
-    large = replace(small, reduction=replace(small.reduction, bytes=1 << 28), chunks=8)
-    plan = replace(hierarchical(), reductions=(large, *hierarchical().reductions))
+    pipelined = Pipelined(((small.program, 7), *small.shares[1:]))
+    large = replace(small, communication=replace(small.communication, bytes=1 << 28), pipelined=pipelined)
+    plan = replace(hierarchical(), communications=(large, *hierarchical().reductions))
     notices = Notices(plan, 0)
     notices.chunks(0, 2, 1 << 26)
     notices.chunks(1, 1, 1 << 10)  # was never planned in chunks

@@ -15,7 +15,6 @@ from meshwright import (
     Link,
     MeshwrightError,
     Placement,
-    PlannedReduction,
     Reduction,
     SpecError,
     System,
@@ -243,8 +242,9 @@ def test_a_pipelined_plan_survives_its_file(tmp_path: Path) -> None:
     assert best.reductions[0].chunks > 1
     write_plan(best, path)
     assert read_plan(path) == best
-    mixed = replace(best.reductions[0], others=((FLAT, 1),))
-    assert mixed.pipelined.chunks == best.reductions[0].chunks
+    (planned,) = best.reductions
+    mixed = replace(planned, pipelined=Pipelined(((planned.program, planned.chunks - 1), (FLAT, 1))))
+    assert mixed.chunks == planned.chunks
     path.write_text(path.read_text().replace(" chunks", "0 chunks"))
     with pytest.raises(SpecError, match="takes"):
         read_plan(path)
@@ -266,16 +266,17 @@ def test_chunks_cover_the_payload_without_overlap(goal: Goal) -> None:
 def test_chunks_are_not_smaller_than_planned() -> None:
     best = pipelined_plan(Goal.ALL_REDUCE, chunks=8)
     planned = best.reductions[0]
-    large: PlannedReduction = replace(planned, reduction=replace(planned.reduction, bytes=8000))
-    role = role_of(replace(best, reductions=(large,)), 0, 0)
+    large = replace(planned, communication=replace(planned.communication, bytes=8000))
+    role = role_of(replace(best, communications=(large,)), 0, 0)
     assert [len(role.cut(length, 4)) for length in (10, 250, 500, 1000, 2000, 100_000)] == [1, 1, 2, 4, 8, 8]
 
 
 def test_shares_are_dealt_out_evenly() -> None:
     best = pipelined_plan(Goal.ALL_REDUCE, chunks=8)
     planned = best.reductions[0]
-    (other,) = [program for program, _ in planned.others]
-    role = role_of(replace(best, reductions=(replace(planned, others=((other, 2),)),)), 0, 0)
+    (first, _), (other, _) = planned.shares
+    uneven = replace(planned, pipelined=Pipelined(((first, 6), (other, 2))))
+    role = role_of(replace(best, communications=(uneven,)), 0, 0)
     order = [role.flows.index(flow) for flow, _, _ in role.cut(10_000, 4)]
     assert order.count(1) == 2
     assert order[0] == 0

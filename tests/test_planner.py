@@ -56,7 +56,7 @@ def test_several_reductions_share_the_fast_place() -> None:
     ranking = plan(A100, AXES, reductions)
     best = ranking.candidates[0]
     assert best.placement.matrix == ((2, 2), (2, 8))
-    assert best.seconds == pytest.approx(sum(r.seconds * r.reduction.count for r in best.reductions))
+    assert best.seconds == pytest.approx(sum(r.seconds * r.communication.count for r in best.reductions))
     assert all(a.seconds <= b.seconds for a, b in pairwise(ranking.candidates))
     alone = plan(A100, AXES, reductions[:1]).candidates[0]
     assert alone.placement.matrix == ((1, 4), (4, 4))

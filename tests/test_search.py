@@ -16,7 +16,6 @@ from meshwright import (
     Reduction,
     System,
     TooLargeError,
-    Transfer,
     count_placements,
     fixed_row,
     inside,
@@ -61,8 +60,8 @@ class BruteForce:
         key = number, layout.radices, layout.columns
         if key not in self.known:
             model = CostModel(layout, self.library, what.bytes)
-            if isinstance(what, Transfer):
-                seconds = model.transfer(what.kind).seconds
+            if not what.goal.has_programs:
+                seconds = model.transfer(what.goal).seconds
             else:
                 programs = program_graph(len(layout.levels), what.goal, 3).programs()
                 seconds = min(model.seconds(program, what.goal) for program in programs)

@@ -33,8 +33,7 @@ def amounts(model: Model, **axes: int) -> dict[str, tuple[str, tuple[str, ...], 
     found = {}
     for line in derive("test", model, axes).lines:
         one = line.communication
-        kind = one.goal if isinstance(one, Reduction) else one.kind
-        found[one.name] = (str(kind), one.axes, one.bytes, one.count)
+        found[one.name] = (str(one.goal), one.axes, one.bytes, one.count)
     return found
 
 
@@ -267,7 +266,7 @@ def test_transfers_and_hidden_shares_survive_a_plan_file(tmp_path: Path) -> None
     best = plan(load_system("dgx-h100:128"), workload.axes, workload.communications, library="nccl").candidates[0]
     write_plan(best, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == best
-    assert [t.transfer.kind for t in best.transfers] == ["point-to-point", "point-to-point", "all-to-all"]
+    assert [t.communication.goal for t in best.transfers] == ["point-to-point", "point-to-point", "all-to-all"]
     text = (tmp_path / "plan.json").read_text()
     for old, new, message in (
         ('"kind": "all-to-all"', '"kind": "all-to-some"', r"transfers\[2\]: unknown kind of transfer"),

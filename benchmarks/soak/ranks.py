@@ -75,7 +75,7 @@ class Scenario:
         random = Random(self.seed)
         if self.chunks:
             plan = random_pipelines(self.spec)
-            return replace(plan, reductions=tuple(random.sample(plan.reductions, 3)))
+            return replace(plan, communications=tuple(random.sample(plan.reductions, 3)))
         return plan_of(self.spec, random.sample(programs_of(self.spec), 3), size=4096)
 
 

@@ -24,17 +24,18 @@ from meshwright.language.synthesis import ProgramGraph, program_graph
 from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
 from meshwright.placement.placement import Placement, count_placements, parse_axes, placements
 from meshwright.planning.constraints import Constraint, fixed_row, inside, not_across
-from meshwright.planning.plan import Plan, PlannedReduction, PlannedTransfer
+from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.planner import Ranking, plan
 from meshwright.system.model import Fabric, Level, Link, System
 from meshwright.system.read import load_system, parse_system, preset
-from meshwright.workload.communication import Reduction, Transfer, parse_reduction
+from meshwright.workload.communication import Communication, Reduction, Transfer, parse_reduction
 from meshwright.workload.workload import Line, Workload, WorkloadFile, load_workload
 
 __all__ = [
     "ROOTED",
     "Collective",
+    "Communication",
     "Constraint",
     "EngineError",
     "Fabric",
@@ -52,8 +53,7 @@ __all__ = [
     "Placement",
     "PlacementError",
     "Plan",
-    "PlannedReduction",
-    "PlannedTransfer",
+    "Planned",
     "Program",
     "ProgramGraph",
     "ProgramSyntaxError",

@@ -13,7 +13,7 @@ from meshwright.language.goals import Goal
 from meshwright.language.program import ROOTED, Collective, Step, step_text
 from meshwright.language.semantics import check_program
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.planning.plan import Plan, Planned
 from meshwright.runtime.choose import Chooser, Over, describe
 from meshwright.runtime.notices import Notices
 from meshwright.runtime.role import Flow, cut_payload
@@ -153,9 +153,9 @@ class Reducer:
             flat = _collective(step, flat, tuple(name for level in inside for name in level), op)
         return flat
 
-    def levels(self, planned: PlannedReduction) -> list[list[str]]:
+    def levels(self, planned: Planned) -> list[list[str]]:
         """The mesh axes that a reduction goes over, for each level of its hierarchy, most significant first."""
-        axes = [axis for axis in self.plan.placement.axes if axis in planned.reduction.axes]
+        axes = [axis for axis in self.plan.placement.axes if axis in planned.communication.axes]
         names = self.plan.hierarchy(planned).names
         return [[name for axis in axes if (name := f"{axis}_{level}") in self._factors] for level in names]
 
@@ -174,7 +174,7 @@ class Reducer:
             )
 
 
-def _check_varying(planned: PlannedReduction, flat: Any, names: Sequence[str]) -> None:
+def _check_varying(planned: Planned, flat: Any, names: Sequence[str]) -> None:
     """Refuse to add up what JAX knows to be the same on all devices, as it has added up gradients of such values."""
     varying = _varying(flat)
     same = [name for name in names if name not in varying]
@@ -187,18 +187,18 @@ def _check_varying(planned: PlannedReduction, flat: Any, names: Sequence[str]) -
     )
 
 
-def _flows(plan: Plan, planned: PlannedReduction) -> tuple[Flow, ...]:
+def _flows(plan: Plan, planned: Planned) -> tuple[Flow, ...]:
     hierarchy = plan.hierarchy(planned)
     flows = []
-    for program, chunks in planned.pipelined.shares:
-        check_program(program, hierarchy, planned.reduction.goal)
+    for program, chunks in planned.shares:
+        check_program(program, hierarchy, planned.communication.goal)
         for number, step in enumerate(program.steps, 1):
             if step.collective in ROOTED or step.grouping.masters:
                 raise EngineError(
                     f"JAX has no rooted collectives, so step {number} ({step_text(step, hierarchy.names)}) of the "
                     f"{describe(planned)} cannot run: plan without them (plan --no-rooted)"
                 )
-        todo = schedule(program, hierarchy, 0, planned.reduction.goal)  # every device does the same
+        todo = schedule(program, hierarchy, 0, planned.communication.goal)  # every device does the same
         flows.append(Flow(program, chunks, todo, ()))
     return tuple(flows)
 

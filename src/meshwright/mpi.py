@@ -292,7 +292,7 @@ class Reducer:
 
     def _execute(self, number: int, array: Array, result: Array, op: str) -> None:
         role = self._roles[number]
-        length = result.size if role.planned.reduction.goal is Goal.ALL_GATHER else array.size
+        length = result.size if role.planned.communication.goal is Goal.ALL_GATHER else array.size
         at: list[tuple[Flow, Call]] = []  # the calls that were made, the last one under way
         cut = role.cut(length, array.itemsize)
         self._notices.chunks(number, len(cut), length * array.itemsize)
@@ -439,7 +439,7 @@ class _Payload:
         result: Array,
         allocate: Callable[[int, int, Any], Array],
     ) -> None:
-        goal, size, whole = role.planned.reduction.goal, len(role.ranks), len(cut) == 1
+        goal, size, whole = role.planned.communication.goal, len(role.ranks), len(cut) == 1
         length = result.size if goal is Goal.ALL_GATHER else array.size
         _, taken, given = sizes(cut[0][0].schedule, length)
         if goal in IN_PLACE and not whole:

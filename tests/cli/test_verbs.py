@@ -104,7 +104,7 @@ def test_check_takes_what_plan_prints() -> None:
         for candidate in found.candidates:
             planned = candidate.reductions[0]
             hierarchy = candidate.hierarchy(planned)
-            text = planned.pipelined.text(hierarchy)
+            text = candidate.program_text(planned)
             document = run_json("check", text, "--hierarchy", str(hierarchy))
             assert (document["valid"], document["program"]) == (True, text)
             texts.add(text)

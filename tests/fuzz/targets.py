@@ -641,9 +641,11 @@ CALLS: list[tuple[Callable[..., Any], list[Any]]] = [
     (lambda *given: mw.Workload(*given).communications, ["w", (mw.Line(R, "g"),), {}, {"g": 0.5}]),
     (mw.read_plan, ["/nowhere/plan.json"]),
     (mw.write_plan, [BEST, "nowhere/plan.json"]),
-    (mw.Plan, [P, mw.load_library("ring"), BEST.reductions, ()]),
-    (mw.PlannedReduction, [R, PROGRAM, 1.0, 1.0, 1.0, 1, ()]),
-    (mw.PlannedTransfer, [mw.Transfer(("data",), 1, "all-to-all"), 1.0, 1.0]),  # type: ignore[arg-type]
+    (mw.Plan, [P, mw.load_library("ring"), BEST.communications]),
+    (mw.Planned, [R, mw.Pipelined.of(PROGRAM), 1.0, 1.0, 1.0]),
+    (mw.Pipelined, [((PROGRAM, 2), (PROGRAM, 1))]),
+    (mw.Pipelined.of, [PROGRAM, 2]),
+    (mw.Planned, [mw.Transfer(("data",), 1, mw.Goal.ALL_TO_ALL), None, 1.0, 1.0, 1.0]),
     (mw.Library, ["l", False, mw.load_library("ring").rules, (), False]),
     (mw.Ranking, [(), 1, 1]),
 ]

@@ -17,9 +17,10 @@ from meshwright import (
     EngineError,
     Goal,
     MeshwrightWarning,
+    Pipelined,
     Placement,
     Plan,
-    PlannedReduction,
+    Planned,
     Reduction,
     load_library,
     parse_program,
@@ -89,7 +90,7 @@ NAMES = {
 def test_the_compiled_code_has_exactly_the_collectives_of_the_program(axes: tuple[str, ...]) -> None:
     hierarchy = reduction_hierarchy(PLACED, axes)
     for program in programs_of(str(hierarchy), collectives=UNROOTED):
-        planned = PlannedReduction(Reduction(axes, 1 << 20), program, 1, 1, 1)
+        planned = Planned(Reduction(axes, 1 << 20), Pipelined.of(program), 1, 1, 1)
         placed = Plan(PLACED, load_library("ring"), (planned,))
         reducer = Reducer(placed)
         every = reducer.axes("data", "shard", "tensor")
@@ -112,7 +113,8 @@ def test_the_compiled_code_has_exactly_the_collectives_of_the_program(axes: tupl
 def one_program(text: str, goal: Goal = Goal.ALL_REDUCE) -> Plan:
     placement = Placement(parse_system("node=2,gpu=4"), ("data",), ((2, 4),))
     hierarchy = reduction_hierarchy(placement, ["data"])
-    planned = PlannedReduction(Reduction(("data",), 1 << 20, goal=goal), parse_program(text, hierarchy), 1, 1, 1)
+    pipelined = Pipelined.of(parse_program(text, hierarchy))
+    planned = Planned(Reduction(("data",), 1 << 20, goal=goal), pipelined, 1, 1, 1)
     return Plan(placement, load_library("ring"), (planned,))
 
 
@@ -304,7 +306,7 @@ def test_without_check_vma_nothing_is_known_to_be_the_same() -> None:
 
 def test_chunks_that_vanish_are_said_once() -> None:
     (base,) = hierarchical().reductions
-    best = replace(hierarchical(), reductions=(replace(base, chunks=4),))
+    best = replace(hierarchical(), communications=(replace(base, pipelined=Pipelined.of(base.program, 4)),))
     reducer = Reducer(best)
     with pytest.warns(MeshwrightWarning, match="planned for 1MiB in 4 chunks, but a call with 16B is a single chunk"):
         shards(best, reducer.axes("data"), reducer.all_reduce)(np.ones((4, 4), np.float32))
@@ -320,7 +322,8 @@ def test_empty_arrays_stay_empty() -> None:
 def test_trees_may_mix_what_is_sharded_and_what_is_not() -> None:
     placement = Placement(parse_system("node=2,gpu=4"), ("data", "tensor"), ((2, 2), (1, 2)))
     hierarchy = reduction_hierarchy(placement, ["data"])
-    planned = PlannedReduction(Reduction(("data",), 1 << 20), parse_program(HIERARCHICAL, hierarchy), 1, 1, 1)
+    pipelined = Pipelined.of(parse_program(HIERARCHICAL, hierarchy))
+    planned = Planned(Reduction(("data",), 1 << 20), pipelined, 1, 1, 1)
     placed = Plan(placement, load_library("ring"), (planned,))
     reducer = Reducer(placed)
     data, tensor = reducer.axes("data"), reducer.axes("tensor")
@@ -340,8 +343,9 @@ def test_trees_may_mix_what_is_sharded_and_what_is_not() -> None:
 def test_chunks_reduce_exactly(goal: Goal, length: int) -> None:
     (base,) = hierarchical(goal).reductions
     others = [p for p in programs_of("node=2,gpu=2", goal, collectives=UNROOTED) if p != base.program]
-    planned = replace(base, reduction=replace(base.reduction, bytes=1), chunks=4, others=((others[0], 1),))
-    best = replace(hierarchical(goal), reductions=(planned,))
+    pipelined = Pipelined(((base.program, 3), (others[0], 1)))
+    planned = replace(base, communication=replace(base.communication, bytes=1), pipelined=pipelined)
+    best = replace(hierarchical(goal), communications=(planned,))
     reducer = Reducer(best)
     axes = reducer.axes("data")
     whole = np.random.default_rng(length).integers(-1000, 1000, (4, length)).astype(np.int32)
@@ -358,8 +362,9 @@ def test_chunks_reduce_exactly(goal: Goal, length: int) -> None:
 
 def test_chunks_are_separate_collectives() -> None:
     (base,) = hierarchical().reductions
-    planned = replace(base, reduction=replace(base.reduction, bytes=1), chunks=3)
-    best = replace(hierarchical(), reductions=(planned,))
+    pipelined = Pipelined.of(base.program, 3)
+    planned = replace(base, communication=replace(base.communication, bytes=1), pipelined=pipelined)
+    best = replace(hierarchical(), communications=(planned,))
     reducer = Reducer(best)
     function = shards(best, reducer.axes("data"), reducer.all_reduce)
     kinds = [kind for kind, _ in hlo_collectives(function, jnp.ones((4, 12)))]

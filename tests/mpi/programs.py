@@ -172,7 +172,7 @@ def lone_refusals() -> None:
     rank = MPI.COMM_WORLD.rank
     plan: Any = hierarchical()
     damaged = replace(
-        plan, reductions=(replace(plan.reductions[0], program=hierarchical(Goal.REDUCE).reductions[0].program),)
+        plan, communications=(replace(plan.reductions[0], pipelined=hierarchical(Goal.REDUCE).reductions[0].pipelined),)
     )
     none: Any = None
     timeouts: Any = (60, "60", inf, -1)
@@ -243,8 +243,8 @@ def failing() -> None:
 def noticed() -> None:
     """A plan for another library, and chunks that vanish, are said once, on rank 0."""
     (planned,) = pipelined_plan(Goal.ALL_REDUCE).reductions
-    planned = replace(planned, reduction=replace(planned.reduction, bytes=1 << 28))
-    plan = replace(hierarchical(), library=load_library("nccl"), reductions=(planned,))
+    planned = replace(planned, communication=replace(planned.communication, bytes=1 << 28))
+    plan = replace(hierarchical(), library=load_library("nccl"), communications=(planned,))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         reducer = Reducer(plan)

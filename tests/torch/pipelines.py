@@ -35,7 +35,7 @@ def every_program(rank: int, spec: str) -> dict[str, bytes]:
             floats = torch.from_numpy(reals[rank].copy())
             reducer.all_reduce(floats, over=number)
             np.testing.assert_allclose(floats.numpy(), reals.sum(0, dtype=np.float64), rtol=1e-4, atol=1e-5)
-            bits[f"{number} {planned.pipelined.text(plan.hierarchy(planned))}"] = floats.numpy().tobytes()
+            bits[f"{number} {plan.program_text(planned)}"] = floats.numpy().tobytes()
         reducer.close()
     return bits
 

@@ -28,9 +28,10 @@ from meshwright import (
     Goal,
     Grouping,
     MeshwrightWarning,
+    Pipelined,
     Placement,
     Plan,
-    PlannedReduction,
+    Planned,
     Program,
     Reduction,
     Step,
@@ -189,9 +190,9 @@ def axes(rank: int) -> list[tuple[int, ...]]:
         placement,
         load_library("ring"),
         (
-            PlannedReduction(Reduction(("data",), 2**20), program, 1, 1, 1),
-            PlannedReduction(Reduction(("shard",), 2**20), flat[0], 1, 1, 1),
-            PlannedReduction(Reduction(("shard",), 2**20, goal=Goal.ALL_GATHER), flat[1], 1, 1, 1),
+            Planned(Reduction(("data",), 2**20), Pipelined.of(program), 1, 1, 1),
+            Planned(Reduction(("shard",), 2**20), Pipelined.of(flat[0]), 1, 1, 1),
+            Planned(Reduction(("shard",), 2**20, goal=Goal.ALL_GATHER), Pipelined.of(flat[1]), 1, 1, 1),
         ),
     )
     with gloo():
@@ -553,8 +554,8 @@ def stopped_store(rank: int, when: str) -> tuple[str, str]:
 def ddp_over_other_ranks(rank: int) -> tuple[str, list[float]]:
     """DDP over all ranks where the plan averages over half of them; and over the plan's."""
     placement = Placement(parse_system("node=2,gpu=2"), ("data", "tensor"), ((2, 1), (1, 2)))
-    flat = Program((Step(Collective.ALL_REDUCE, Grouping(0, 0)),))
-    reductions = tuple(PlannedReduction(Reduction((axis,), 2**20), flat, 1, 1, 1) for axis in ("data", "tensor"))
+    flat = Pipelined.of(Program((Step(Collective.ALL_REDUCE, Grouping(0, 0)),)))
+    reductions = tuple(Planned(Reduction((axis,), 2**20), flat, 1, 1, 1) for axis in ("data", "tensor"))
     plan = Plan(placement, load_library("ring"), reductions)
     with gloo():
         return _hooked(rank, plan)
@@ -597,7 +598,7 @@ def known_sizes_mixed_up(rank: int, chunks: bool) -> str:
 def notices(_rank: int) -> list[str]:
     """What is said where a plan for another library, and for larger payloads, runs."""
     (planned,) = pipelined_plan(Goal.ALL_REDUCE).reductions
-    planned = replace(planned, reduction=replace(planned.reduction, bytes=2**28))
+    planned = replace(planned, communication=replace(planned.communication, bytes=2**28))
     plan = Plan(hierarchical().placement, load_library("nccl"), (planned,))
     with gloo(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -7,8 +7,8 @@ import click
 
 from meshwright.cli.common import json_option, new_table, plan_argument, print_json, print_table
 from meshwright.language.program import step_text
-from meshwright.planning.explain import step_costs, what_would_help, why, why_transfer
-from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.planning.explain import costs_of, what_would_help, why, why_transfer
+from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan
 from meshwright.text.units import format_amount, format_bandwidth, format_bytes, format_seconds
 from meshwright.workload.communication import Communication
@@ -37,10 +37,10 @@ def explain(plan_path: Path, as_json: bool) -> None:
         click.echo()
         _print(plan, planned)
     for transfer in plan.transfers:
-        what = transfer.transfer
+        what = transfer.communication
         times = f"{format_seconds(transfer.seconds)} (bound {format_seconds(transfer.bound_seconds)})"
         amount = format_bytes(what.bytes)
-        click.echo(f"\n{_called(what)}{what.kind} over {'+'.join(what.axes)}, {amount}: {times}")
+        click.echo(f"\n{_called(what)}{what.goal} over {'+'.join(what.axes)}, {amount}: {times}")
         click.echo(f"  {why_transfer(plan, transfer)}")
     click.echo("\nWhat would help, with the same programs:")
     for entry in helps:
@@ -57,11 +57,11 @@ def _called(one: Communication) -> str:
     return f"{one.name}{more}: " if one.name else f"{', '.join(parts)}: " if parts else ""
 
 
-def _document(plan: Plan, planned: PlannedReduction) -> list[dict[str, Any]]:
-    model, costs = step_costs(plan, planned)
+def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:
+    names = plan.hierarchy(planned).names
     return [
         {
-            "step": step_text(step, model.layout.hierarchy.names),
+            "step": step_text(step, names),
             "algorithm": cost.algorithm,
             "held_bytes": cost.held,
             "seconds": cost.seconds,
@@ -84,12 +84,12 @@ def _document(plan: Plan, planned: PlannedReduction) -> list[dict[str, Any]]:
                 for phase in cost.phases
             ],
         }
-        for step, cost in zip(planned.program.steps, costs, strict=True)
+        for step, cost in zip(planned.program.steps, costs_of(plan, planned), strict=True)
     ]
 
 
-def _print(plan: Plan, planned: PlannedReduction) -> None:
-    reduction = planned.reduction
+def _print(plan: Plan, planned: Planned) -> None:
+    reduction = planned.communication
     click.echo(
         f"{_called(reduction)}{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}: "
         f"{format_seconds(planned.seconds)} (default {format_seconds(planned.default_seconds)}, "
@@ -97,12 +97,12 @@ def _print(plan: Plan, planned: PlannedReduction) -> None:
     )
     if planned.chunks > 1:
         click.echo(f"  in {planned.chunks} chunks; the steps of one of them:")
-    for program, chunks in planned.others:
+    for program, chunks in planned.shares[1:]:
         click.echo(f"  {chunks} of them take another program: {program.text(plan.hierarchy(planned))}")
-    model, costs = step_costs(plan, planned)
+    names = plan.hierarchy(planned).names
     links = {level.name: level.link for level in plan.placement.system.levels}
-    for number, (step, cost) in enumerate(zip(planned.program.steps, costs, strict=True), 1):
-        name = step_text(step, model.layout.hierarchy.names)
+    for number, (step, cost) in enumerate(zip(planned.program.steps, costs_of(plan, planned), strict=True), 1):
+        name = step_text(step, names)
         held = format_amount(cost.held)
         click.echo(f"\n  {number}. {name}: {format_seconds(cost.seconds)}, {cost.algorithm}, {held} held")
         table = new_table("    level", "groups", "load", "limit", "time", "")

@@ -30,7 +30,7 @@ from meshwright.placement.placement import parse_axes, parse_placement
 from meshwright.planning.constraints import Constraint, Rule, parse_constraint
 from meshwright.planning.explain import why
 from meshwright.planning.orders import Habit, gain, habits
-from meshwright.planning.plan import Plan, PlannedReduction, communication_of, ratio
+from meshwright.planning.plan import Plan, Planned, ratio
 from meshwright.planning.planfile import write_plan
 from meshwright.planning.planner import Planner, Ranking
 from meshwright.planning.planner import plan as make_plan
@@ -39,7 +39,7 @@ from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.text.spec import format_counts, split_items
 from meshwright.text.units import format_amount, format_bytes, format_seconds
-from meshwright.workload.communication import Communication, exposed, kind_of, parse_reduction
+from meshwright.workload.communication import Communication, exposed, parse_reduction
 from meshwright.workload.workload import Workload, load_workload
 
 LISTED = 4096
@@ -312,15 +312,15 @@ def _print(ranking: Ranking, by_program: bool, workload: Workload | None, constr
     several = len(best.communications) > 1 and workload is None
     by_program = by_program and bool(best.reductions)
     columns = ["", "program" if by_program else "placement", "time", "default", "speedup", "over bound"]
-    names = ["+".join(r.reduction.axes) for r in best.reductions] if several else []
+    names = ["+".join(r.communication.axes) for r in best.reductions] if several else []
     table = new_table(*columns, *(f"{name} share" for name in names))
     for number, candidate in enumerate(ranking.candidates, 1):
         if by_program:
             first = candidate.reductions[0]
-            what = first.pipelined.text(candidate.hierarchy(first))
+            what = candidate.program_text(first)
         else:
             what = str([list(row) for row in candidate.placement.matrix])
-        shares = [f"{ratio(r.seconds * r.reduction.count, candidate.seconds):.0%}" for r in candidate.reductions]
+        shares = [f"{ratio(r.seconds * r.communication.count, candidate.seconds):.0%}" for r in candidate.reductions]
         table.add_row(
             str(number),
             what,
@@ -362,11 +362,11 @@ def _print_workload(best: Plan, workload: Workload) -> None:
     click.echo()
     table = new_table("communication", "kind", "over", "bytes", "count", "each", "hidden", "share", "program")
     for planned in best.communications:
-        one = communication_of(planned)
-        program = planned.pipelined.text(best.hierarchy(planned)) if isinstance(planned, PlannedReduction) else ""
+        one = planned.communication
+        program = best.program_text(planned)
         table.add_row(
             one.name,
-            kind_of(one),
+            str(one.goal),
             "+".join(one.axes),
             format_amount(one.bytes),
             str(one.count),
@@ -384,8 +384,8 @@ def _print_workload(best: Plan, workload: Workload) -> None:
         click.echo(f"  {engine}: {line}")
 
 
-def _print_program(plan: Plan, planned: PlannedReduction) -> None:
-    reduction = planned.reduction
+def _print_program(plan: Plan, planned: Planned) -> None:
+    reduction = planned.communication
     times = f" x {reduction.count}" if reduction.count > 1 else ""
     click.echo(
         f"{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}{times}: "
@@ -394,7 +394,7 @@ def _print_program(plan: Plan, planned: PlannedReduction) -> None:
     hierarchy = plan.hierarchy(planned)
     if planned.chunks > 1:
         click.echo(f"  in {planned.chunks} chunks, which flow through these steps at once:")
-    for program, chunks in planned.others:
+    for program, chunks in planned.shares[1:]:
         click.echo(f"  ({chunks} of them take {program.text(hierarchy)})")
     groups = plan.placement.groups(reduction.axes) if plan.placement.system.devices <= 65_536 else ()
     for number, step in enumerate(planned.program.steps, 1):

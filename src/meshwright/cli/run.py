@@ -110,7 +110,7 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
         rows.append(
             {
                 "reduction": describe(planned),
-                "program": planned.pipelined.text(plan.hierarchy(planned)),
+                "program": plan.program_text(planned),
                 "bytes": payload.bytes,
                 "seconds": trial.seconds,
                 "default_seconds": trial.default_seconds,

@@ -12,7 +12,6 @@ from meshwright.errors import SpecError
 from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_seconds
-from meshwright.workload.communication import kind_of
 from meshwright.workload.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
 from meshwright.workload.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
 
@@ -137,7 +136,7 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
     for line, one in zip(made.lines, made.communications, strict=True):
         table.add_row(
             one.name,
-            kind_of(one),
+            str(one.goal),
             "+".join(one.axes),
             format_amount(one.bytes),
             str(one.count),

@@ -69,7 +69,7 @@ class Pipeline:
 
     def best(self, program: Program) -> tuple[float, Pipelined]:
         """A program with the best number of chunks; the fewest of those that are nearly as good."""
-        options = [Pipelined(((program, chunks),)) for chunks in CHUNKS if chunks <= self.most]
+        options = [Pipelined.of(program, chunks) for chunks in CHUNKS if chunks <= self.most]
         timed = [(self.seconds(option), option) for option in options]
         good = min(seconds for seconds, _ in timed) * (1 + NEARLY)
         return next(found for found in timed if found[0] <= good)
@@ -88,7 +88,7 @@ class Pipeline:
             candidates.append(self.best(program))
         if not candidates:
             return []
-        plain = [(seconds, Pipelined(((program, 1),))) for seconds, program in islice(graph.ranked(self.model), top)]
+        plain = [(seconds, Pipelined.of(program)) for seconds, program in islice(graph.ranked(self.model), top)]
         walked = {one.program for _, one in candidates}
         candidates += [found for found in plain if found[1].program not in walked]
         candidates.sort(key=lambda found: (found[0], found[1].chunks, len(found[1].program.steps)))

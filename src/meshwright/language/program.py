@@ -91,9 +91,18 @@ class Pipelined:
 
     def __post_init__(self) -> None:
         """Refuse what is no share."""
-        if not self.shares or any(type(count) is not int or not 1 <= count <= MAX_CHUNKS for _, count in self.shares):
-            counts = [count for _, count in self.shares]
+        object.__setattr__(self, "shares", as_tuple(self.shares, tuple, "programs with their chunks"))
+        for share in self.shares:
+            if len(share) != 2 or not isinstance(share[0], Program):
+                raise SpecError(f"expected a program and its chunks, not {shown(share)}")
+        counts = [count for _, count in self.shares]
+        if not counts or any(type(count) is not int or not 1 <= count <= MAX_CHUNKS for count in counts):
             raise SpecError(f"programs take chunks, from 1 to {MAX_CHUNKS} each, not {shown(counts)}")
+
+    @classmethod
+    def of(cls, program: Program, chunks: int = 1) -> "Pipelined":
+        """One program, which all chunks take."""
+        return cls(((program, chunks),))
 
     @property
     def program(self) -> Program:

@@ -16,7 +16,7 @@ from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Recor
 from meshwright.measure.trials.trial import Runner, check_results, payloads
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import Plan, planned_reduction
+from meshwright.planning.plan import Plan, predict
 from meshwright.system.read import system_document
 from meshwright.workload.communication import Reduction
 
@@ -43,7 +43,7 @@ class Case:
     @property
     def reduction(self) -> Reduction:
         """The reduction that all programs carry out."""
-        return self.plan.reductions[0].reduction
+        return self.plan.reductions[0].communication
 
     def measurement(self, number: int | None, engine: str) -> Measurement:
         """One of the programs, not yet measured; None is the default."""
@@ -65,7 +65,7 @@ class Case:
         if number is None:
             return DEFAULT_PROGRAM
         planned = self.plan.reductions[number]
-        return planned.pipelined.text(self.plan.hierarchy(planned))
+        return self.plan.program_text(planned)
 
     def measurements(self, engine: str) -> list[Measurement]:
         """All of them, not yet measured."""
@@ -101,7 +101,7 @@ def cases(
             if best:
                 ranked = program_graph(levels, reduction.goal, max_steps, collectives).ranked(model)
                 programs |= dict.fromkeys(program for _, program in islice(ranked, best))
-            found.append(_case(placement, reduction, model, programs))
+            found.append(_case(placement, reduction, model, map(Pipelined.of, programs)))
     return found
 
 
@@ -115,10 +115,8 @@ def _model(placement: Placement, reduction: Reduction, library: Library) -> Cost
     return CostModel(layout_of(placement, reduction.axes), library, reduction.bytes)
 
 
-def _case(
-    placement: Placement, reduction: Reduction, model: CostModel, programs: Iterable[Program | Pipelined]
-) -> Case:
-    planned = tuple(planned_reduction(model, reduction, program) for program in programs)
+def _case(placement: Placement, reduction: Reduction, model: CostModel, programs: Iterable[Pipelined]) -> Case:
+    planned = tuple(predict(model, reduction, pipelined) for pipelined in programs)
     return Case(Plan(placement, model.library, planned), (None, *range(len(planned))))
 
 

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from meshwright.cost.model import CostModel, StepCost
+from meshwright.cost.model import StepCost
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
-from meshwright.placement.layout import layout_of
 from meshwright.planning.plan import (
     Plan,
-    PlannedCommunication,
-    PlannedReduction,
-    PlannedTransfer,
-    communication_of,
+    Planned,
+    predict_seconds,
     ratio,
 )
 from meshwright.text.units import format_bytes, format_seconds
@@ -26,11 +23,11 @@ def why(plan: Plan) -> list[str]:
         spanned = [level.name for level, factor in zip(plan.placement.system.levels, row, strict=True) if factor > 1]
         sits.append(f"{axis}={sizes[axis]} {'over ' + ' and '.join(spanned) if spanned else 'nowhere'}")
     total = plan.seconds
-    main = max(plan.communications, key=lambda one: one.seconds * exposed(communication_of(one)))
-    what = communication_of(main)
+    main = max(plan.communications, key=lambda one: one.seconds * exposed(one.communication))
+    what = main.communication
     share = ratio(main.seconds * exposed(what), total)
     name = f"{what.name} over " if what.name else ""
-    reason = why_transfer(plan, main) if isinstance(main, PlannedTransfer) else why_program(plan, main)
+    reason = why_transfer(plan, main) if main.pipelined is None else why_program(plan, main)
     return [
         f"placement: {', '.join(sits)}",
         f"{share:.0%} of the time goes to {name}{'+'.join(what.axes)}: {reason}",
@@ -45,13 +42,11 @@ def _gap(plan: Plan) -> str:
         return "it reaches the bound, so nothing is left to win"
     costs = [(one, cost) for one in plan.communications for cost in costs_of(plan, one)]
     latency = sum(
-        exposed(communication_of(one)) * phase.latency * (one.chunks if isinstance(one, PlannedReduction) else 1)
-        for one, cost in costs
-        for phase in cost.phases
+        exposed(one.communication) * phase.latency * one.chunks for one, cost in costs for phase in cost.phases
     )
     if latency > 0.5 * (plan.seconds - plan.bound_seconds):
         rest = "the rest is mostly latency, which the bound leaves out"
-    elif any(r.chunks > 1 for r in plan.reductions):
+    elif any(one.chunks > 1 for one in plan.communications):
         rest = "in between, the first chunk fills the steps and the last one empties them"
     elif len(costs) > len(plan.communications) or any(len(cost.phases) > 1 for _, cost in costs):
         rest = "in between, links of one level wait for those of another"
@@ -64,11 +59,11 @@ def _compared(speedup: float) -> str:
     return "as fast as the default" if speedup < 1.005 else f"{speedup:.2f}x faster than the default"
 
 
-def why_program(plan: Plan, planned: PlannedReduction) -> str:
+def why_program(plan: Plan, planned: Planned) -> str:
     """Why this program is the best for its reduction."""
     model = plan.model(planned)
     levels = len(model.layout.levels)
-    goal = planned.reduction.goal
+    goal = planned.communication.goal
     if levels == 0:
         return "each group is a single device, so there is nothing to do"
     costs = model.steps(planned.program, goal)
@@ -77,7 +72,7 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     name = str(goal.flat)
     if planned.chunks > 1:
         once = model.seconds(planned.program, goal)
-        mixed = f" through {len(planned.others) + 1} programs" if planned.others else ""
+        mixed = f" through {len(planned.shares)} programs" if len(planned.shares) > 1 else ""
         return (
             f"{planned.chunks} chunks that flow{mixed} through the steps at once are "
             f"{ratio(planned.default_seconds, planned.seconds):.2f}x faster than one {name}, and "
@@ -95,7 +90,7 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
             return f"{several} are {gain:.2f}x faster than one {name}: they load {slow} {before / after:.2f}x less"
         return f"{several} are {gain:.2f}x faster than one {name}: their messages are fewer or nearer"
     if ratio(_latency(costs), planned.seconds) > 0.5:
-        size = format_bytes(planned.reduction.bytes)
+        size = format_bytes(planned.communication.bytes)
         return f"one {name} is best: {size} is latency-bound, and every step costs messages"
     if costs[0].algorithm == "switch":
         return f"one {name} is best: the {link} switch adds up by itself"
@@ -107,15 +102,15 @@ def why_program(plan: Plan, planned: PlannedReduction) -> str:
     return f"one {name} is best: with what this library does ({costs[0].algorithm}), no sequence of steps is faster"
 
 
-def why_transfer(plan: Plan, planned: PlannedTransfer) -> str:
+def why_transfer(plan: Plan, planned: Planned) -> str:
     """Where the time of a transfer goes."""
     phases = [phase for cost in costs_of(plan, planned) for phase in cost.phases]
     if not phases:
         return "each group is a single device, so there is nothing to do"
     worst = max(phases, key=lambda phase: phase.seconds)
     if worst.latency > worst.bottleneck.seconds:
-        return f"{planned.transfer.kind}, most of it latency"
-    return f"{planned.transfer.kind}, as fast as the links of {worst.bottleneck.level} let it be"
+        return f"{planned.communication.goal}, most of it latency"
+    return f"{planned.communication.goal}, as fast as the links of {worst.bottleneck.level} let it be"
 
 
 def _latency(costs: list[StepCost]) -> float:
@@ -159,28 +154,18 @@ def what_would_help(plan: Plan) -> list[Help]:
                 levels=(*levels[:number], replace(level, link=better), *levels[number + 1 :]),
             )
             changed = replace(plan, placement=replace(plan.placement, system=system))
-            seconds = sum(exposed(communication_of(one)) * _seconds(changed, one) for one in plan.communications)
+            seconds = sum(
+                exposed(one.communication) * predict_seconds(changed.model(one), one.communication, one.pipelined)
+                for one in plan.communications
+            )
             if seconds < 0.99 * plan.seconds:
                 helps.append(Help(change, seconds))
     return sorted(helps, key=lambda entry: entry.seconds)
 
 
-def _seconds(plan: Plan, planned: PlannedCommunication) -> float:
-    """The time of a communication with the same programs, on what may be another system."""
-    if isinstance(planned, PlannedReduction):
-        return Pipeline(plan.model(planned), planned.reduction.goal).seconds(planned.pipelined)
-    return sum(cost.seconds for cost in costs_of(plan, planned))
-
-
-def step_costs(plan: Plan, planned: PlannedReduction) -> tuple[CostModel, list[StepCost]]:
-    """The cost model of a reduction, and where the time of each step of its program goes, for one chunk."""
-    model = plan.model(planned)
-    return model, Pipeline(model, planned.reduction.goal).costs(planned.program, planned.chunks)
-
-
-def costs_of(plan: Plan, planned: PlannedCommunication) -> list[StepCost]:
-    """Where the time of a communication goes, step by step; a transfer is one step."""
-    if isinstance(planned, PlannedReduction):
-        return step_costs(plan, planned)[1]
-    transfer = planned.transfer
-    return [CostModel(layout_of(plan.placement, transfer.axes), plan.library, transfer.bytes).transfer(transfer.kind)]
+def costs_of(plan: Plan, planned: Planned) -> list[StepCost]:
+    """Where the time of a communication goes, step by step, for one chunk; without programs it is one step."""
+    model, goal = plan.model(planned), planned.communication.goal
+    if planned.pipelined is None:
+        return [model.transfer(goal)]
+    return Pipeline(model, goal).costs(planned.program, planned.chunks)

@@ -1,121 +1,98 @@
-"""Plans: a placement, and for each reduction the program that carries it out. What engines run."""
+"""Plans: a placement, and for each communication the programs that carry it out. What engines run."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
-from meshwright.errors import SpecError
+from meshwright.errors import MeshwrightError, SpecError
 from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined, Program
 from meshwright.placement.hierarchy import Hierarchy, reduction_hierarchy
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.text.spec import (
-    as_tuple,
-    check_type,
-    is_number,
-    shown,
-)
-from meshwright.workload.communication import Communication, Reduction, Transfer, exposed
+from meshwright.text.spec import as_tuple, check_type, is_number, shown
+from meshwright.workload.communication import Communication, exposed
 
 TIMES = ("seconds", "default_seconds", "bound_seconds")
 
 
-def _check_times(one: object, names: Sequence[str]) -> None:
-    for name in names:
-        seconds = getattr(one, name)
-        if not is_number(seconds) or seconds < 0:
-            raise SpecError(f"expected {name} of zero or more, not {shown(seconds)}")
-
-
 @dataclass(frozen=True, slots=True)
-class PlannedReduction:
-    """A reduction with its program and predicted times, each for one run.
+class Planned:
+    """A communication, the programs that carry it out, and its predicted times, each for one run.
 
-    seconds: of the program; default_seconds: of the library's own collective over the whole group, on the same
-    placement; bound_seconds: no algorithm can be faster. chunks: how many the payload is cut into, of which `others`
-    take other programs.
+    pipelined: the programs with their chunks; None where the goal has no programs. seconds: the time of these;
+    default_seconds: that of the library's own collective over the whole group, on the same placement; bound_seconds:
+    no algorithm can be faster.
     """
 
-    reduction: Reduction
-    program: Program
+    communication: Communication
+    pipelined: Pipelined | None
     seconds: float
     default_seconds: float
     bound_seconds: float
-    chunks: int = 1
-    others: tuple[tuple[Program, int], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what is no plan for a reduction."""
-        check_type(self.reduction, Reduction, "a Reduction")
-        check_type(self.program, Program, "a Program")
-        _check_times(self, TIMES)
-        check_type(self.chunks, int, "a number of chunks")
-        for other in as_tuple(self.others, tuple, "programs with their chunks"):
-            if len(other) != 2 or not isinstance(other[0], Program) or type(other[1]) is not int:
-                raise SpecError(f"expected a program and its chunks, not {shown(other)}")
-        _ = self.pipelined  # refuses numbers of chunks that do not add up
+        """Refuse what is no plan for a communication."""
+        check_type(self.communication, Communication, "a Reduction or a Transfer")
+        for name in TIMES:
+            if not is_number(getattr(self, name)) or getattr(self, name) < 0:
+                raise SpecError(f"expected {name} of zero or more, not {shown(getattr(self, name))}")
+        if self.communication.goal.has_programs:
+            check_type(self.pipelined, Pipelined, "a Pipelined; Pipelined.of makes one from a Program")
+        elif self.pipelined is not None or self.default_seconds != self.seconds:
+            raise SpecError(
+                f"{self.communication.goal} has no programs: expected None, and default_seconds equal to seconds"
+            )
 
     @property
-    def pipelined(self) -> Pipelined:
-        """The programs with their chunks."""
-        left = self.chunks - sum(count for _, count in self.others)
-        return Pipelined(((self.program, left), *self.others))
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTransfer:
-    """A transfer and its predicted times, each for one run. Libraries do it in one way: that is the default, too."""
-
-    transfer: Transfer
-    seconds: float
-    bound_seconds: float
-
-    def __post_init__(self) -> None:
-        """Refuse what is no plan for a transfer."""
-        check_type(self.transfer, Transfer, "a Transfer")
-        _check_times(self, ("seconds", "bound_seconds"))
+    def shares(self) -> tuple[tuple[Program, int], ...]:
+        """The programs, each with how many chunks take it; none where the goal has no programs."""
+        return self.pipelined.shares if self.pipelined else ()
 
     @property
-    def default_seconds(self) -> float:
-        """The same."""
-        return self.seconds
+    def program(self) -> Program:
+        """The program, or the first of several."""
+        if self.pipelined is None:
+            raise MeshwrightError(f"{self.communication.goal} has no programs: a library has one way to do it")
+        return self.pipelined.program
 
-
-PlannedCommunication = PlannedReduction | PlannedTransfer
-
-
-def communication_of(planned: PlannedCommunication) -> Communication:
-    """What was planned."""
-    return planned.reduction if isinstance(planned, PlannedReduction) else planned.transfer
+    @property
+    def chunks(self) -> int:
+        """How many chunks the payload is cut into."""
+        return self.pipelined.chunks if self.pipelined else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A placement, and the program for each reduction; what else is sent counts in the times.
+    """A placement, and what was planned for each communication on it.
 
-    The times are sums over the reductions and transfers times their counts, without what is hidden.
+    Those with programs come first: engines number them from 0. The times are sums over the communications times their
+    counts, without what is hidden.
     """
 
     placement: Placement
     library: Library
-    reductions: tuple[PlannedReduction, ...]
-    transfers: tuple[PlannedTransfer, ...] = ()
+    communications: tuple[Planned, ...]
 
     def __post_init__(self) -> None:
-        """Keep the reductions as a tuple."""
+        """Put what has programs first."""
         check_type(self.placement, Placement, "a Placement")
         check_type(self.library, Library, "a Library")
-        for name, kind in (("reductions", PlannedReduction), ("transfers", PlannedTransfer)):
-            object.__setattr__(self, name, as_tuple(getattr(self, name), kind, f"{name} of a plan"))
+        communications = as_tuple(self.communications, Planned, "communications of a plan")
+        ordered = sorted(communications, key=lambda planned: planned.pipelined is None)
+        object.__setattr__(self, "communications", tuple(ordered))
 
     @property
-    def communications(self) -> tuple[PlannedCommunication, ...]:
-        """The reductions, then the transfers."""
-        return (*self.reductions, *self.transfers)
+    def reductions(self) -> tuple[Planned, ...]:
+        """The communications with programs: what engines run, by these numbers."""
+        return tuple(planned for planned in self.communications if planned.pipelined is not None)
+
+    @property
+    def transfers(self) -> tuple[Planned, ...]:
+        """The communications without programs: they only count in the times."""
+        return tuple(planned for planned in self.communications if planned.pipelined is None)
 
     @property
     def seconds(self) -> float:
@@ -133,21 +110,25 @@ class Plan:
         return self._total("bound_seconds")
 
     def _total(self, which: str) -> float:
-        return sum((getattr(one, which) * exposed(communication_of(one)) for one in self.communications), 0.0)
+        return sum((getattr(one, which) * exposed(one.communication) for one in self.communications), 0.0)
 
     @property
     def speedup(self) -> float:
         """How much faster than the default."""
         return ratio(self.default_seconds, self.seconds)
 
-    def hierarchy(self, planned: PlannedReduction) -> Hierarchy:
-        """The hierarchy of one of the reductions: what its program speaks of."""
-        return reduction_hierarchy(self.placement, planned.reduction.axes)
+    def hierarchy(self, planned: Planned) -> Hierarchy:
+        """The hierarchy of one of the communications: what its programs speak of."""
+        return reduction_hierarchy(self.placement, planned.communication.axes)
 
-    def model(self, planned: PlannedReduction) -> CostModel:
-        """The cost model of one of the reductions."""
-        layout = layout_of(self.placement, planned.reduction.axes)
-        return CostModel(layout, self.library, planned.reduction.bytes)
+    def model(self, planned: Planned) -> CostModel:
+        """The cost model of one of the communications."""
+        layout = layout_of(self.placement, planned.communication.axes)
+        return CostModel(layout, self.library, planned.communication.bytes)
+
+    def program_text(self, planned: Planned) -> str:
+        """The programs of one of the communications as text, with their chunks; empty where there are none."""
+        return planned.pipelined.text(self.hierarchy(planned)) if planned.pipelined else ""
 
     def document(self) -> dict[str, Any]:
         """The plan as plain data."""
@@ -160,25 +141,25 @@ class Plan:
             "speedup": self.speedup,
             "reductions": [
                 {
-                    "axes": list(r.reduction.axes),
-                    "bytes": r.reduction.bytes,
-                    "count": r.reduction.count,
-                    "goal": str(r.reduction.goal),
-                    "name": r.reduction.name,
-                    "hidden": r.reduction.hidden,
-                    "program": r.pipelined.text(self.hierarchy(r)),
+                    "axes": list(r.communication.axes),
+                    "bytes": r.communication.bytes,
+                    "count": r.communication.count,
+                    "goal": str(r.communication.goal),
+                    "name": r.communication.name,
+                    "hidden": r.communication.hidden,
+                    "program": self.program_text(r),
                     **times_of(r),
                 }
                 for r in self.reductions
             ],
             "transfers": [
                 {
-                    "axes": list(t.transfer.axes),
-                    "bytes": t.transfer.bytes,
-                    "kind": str(t.transfer.kind),
-                    "count": t.transfer.count,
-                    "name": t.transfer.name,
-                    "hidden": t.transfer.hidden,
+                    "axes": list(t.communication.axes),
+                    "bytes": t.communication.bytes,
+                    "kind": str(t.communication.goal),
+                    "count": t.communication.count,
+                    "name": t.communication.name,
+                    "hidden": t.communication.hidden,
                     "seconds": t.seconds,
                     "bound_seconds": t.bound_seconds,
                 }
@@ -192,28 +173,21 @@ def ratio(a: float, b: float) -> float:
     return a / b if b else 1.0
 
 
-def times_of(plan: Plan | PlannedReduction | PlannedTransfer) -> dict[str, float]:
+def times_of(plan: Plan | Planned) -> dict[str, float]:
     """What was predicted: the time, that of the library's own, and the bound."""
     return {name: getattr(plan, name) for name in TIMES}
 
 
-def planned_reduction(model: CostModel, reduction: Reduction, program: Program | Pipelined) -> PlannedReduction:
-    """A reduction with a program, and its times under a model."""
-    goal = reduction.goal
-    flat = flat_program(goal, len(model.layout.levels))
-    if isinstance(program, Program):
-        program = Pipelined(((program, 1),))
-    return PlannedReduction(
-        reduction,
-        program.program,
-        Pipeline(model, goal).seconds(program),
-        model.seconds(flat, goal),
-        model.bound(goal),
-        program.chunks,
-        program.shares[1:],
-    )
+def predict(model: CostModel, communication: Communication, pipelined: Pipelined | None = None) -> Planned:
+    """A communication with its times under a model; pipelined: the programs for it, where its goal has programs."""
+    goal = communication.goal
+    seconds = predict_seconds(model, communication, pipelined)
+    default = seconds if pipelined is None else model.seconds(flat_program(goal, len(model.layout.levels)), goal)
+    return Planned(communication, pipelined, seconds, default, model.bound(goal))
 
 
-def planned_transfer(model: CostModel, transfer: Transfer) -> PlannedTransfer:
-    """A transfer, and its times under a model."""
-    return PlannedTransfer(transfer, model.transfer(transfer.kind).seconds, model.bound(transfer.kind))
+def predict_seconds(model: CostModel, communication: Communication, pipelined: Pipelined | None) -> float:
+    """The time of a communication under a model."""
+    if pipelined is None:
+        return model.transfer(communication.goal).seconds
+    return Pipeline(model, communication.goal).seconds(pipelined)

@@ -12,33 +12,35 @@ from typing import Any
 from meshwright.cost.library import Library, library_document, library_of
 from meshwright.cost.model import CostModel
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
+from meshwright.language.goals import Goal, as_goal
 from meshwright.language.parse import parse_pipelined
 from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.language.symbolic import is_valid
 from meshwright.language.synthesis import MAX_LEVELS
-from meshwright.placement.hierarchy import reduction_hierarchy
+from meshwright.placement.hierarchy import Hierarchy, reduction_hierarchy
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import (
     TIMES,
     Plan,
-    PlannedReduction,
-    PlannedTransfer,
-    planned_reduction,
-    planned_transfer,
+    Planned,
+    predict,
     times_of,
 )
 from meshwright.system.read import system_document, system_of
 from meshwright.text.files import write_file
 from meshwright.text.spec import check_path, check_type, no_constant, shown, unknown
 from meshwright.text.yamlfile import read_text
-from meshwright.workload.communication import Reduction, Transfer
+from meshwright.workload.communication import Communication, Transfer
 
 FORMAT, VERSION = "meshwright-plan", 2
 
 MAX_TEXT = 2**22
 """The most bytes of a plan file."""
+
+_REDUCTION = ("axes", "bytes", "count", "goal", "name", "hidden", "program", *TIMES)
+_TRANSFER = ("axes", "bytes", "kind", "count", "name", "hidden", "seconds", "bound_seconds")
 
 
 def write_plan(plan: Plan, path: str | PathLike[str]) -> None:
@@ -153,52 +155,34 @@ class _Reader:
             raise self.fail("reductions", "there are none")
         old = {"name": "", "hidden": 0.0} if version == 1 else {}
         entries = [{**old, **entry} if isinstance(entry, dict) else entry for entry in document["reductions"]]
-        reductions = tuple(
-            self.reduction(entry, f"reductions[{k}]", placement, library) for k, entry in enumerate(entries)
-        )
-        transfers = tuple(
-            self.transfer(entry, f"transfers[{k}]", placement, library) for k, entry in enumerate(document["transfers"])
-        )
-        plan = Plan(placement, library, reductions, transfers)
+        programmed = [
+            self.planned(entry, f"reductions[{k}]", placement, library, True) for k, entry in enumerate(entries)
+        ]
+        others = [
+            self.planned(entry, f"transfers[{k}]", placement, library, False)
+            for k, entry in enumerate(document["transfers"])
+        ]
+        plan = Plan(placement, library, (*programmed, *others))
         for name, value in {**times_of(plan), "speedup": plan.speedup}.items():
             if not _near(document[name], value):
                 raise self.fail(name, f"it is {shown(document[name])}, but the communications add up to {value!r}")
         return plan
 
-    def reduction(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedReduction:
-        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "goal": str}
-        keys |= {"name": str, "hidden": (int, float), "program": str, **dict.fromkeys(TIMES, (int, float))}
-        self.take(entry, place, keys)
-        given = {key: entry[key] for key in ("axes", "bytes", "count", "goal", "name", "hidden")}
-        reduction = self.convert(place, lambda: Reduction(**given))
-        hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, reduction.axes))
-        program: Pipelined = self.convert(f"{place}.program", lambda: parse_pipelined(entry["program"], hierarchy))
-        levels = len(hierarchy.names)
-        for each, _ in program.shares:
-            if levels > MAX_LEVELS or not is_valid(each, levels, reduction.goal):
-                self.convert(f"{place}.program", partial(check_program, each, hierarchy, reduction.goal))
-        model = self.convert(place, lambda: CostModel(layout_of(placement, reduction.axes), library, reduction.bytes))
-        planned: PlannedReduction = self.convert(place, lambda: planned_reduction(model, reduction, program))
-        self.check_times(entry, place, times_of(planned))
-        return replace(
-            planned,
-            seconds=entry["seconds"],
-            default_seconds=entry["default_seconds"],
-            bound_seconds=entry["bound_seconds"],
-        )
-
-    def transfer(self, entry: Any, place: str, placement: Placement, library: Library) -> PlannedTransfer:
-        keys: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "kind": str, "count": int, "name": str}
-        times = ("seconds", "bound_seconds")
-        self.take(entry, place, keys | dict.fromkeys(("hidden", *times), (int, float)))
-        given = {key: entry[key] for key in ("axes", "bytes", "kind", "count", "name", "hidden")}
-        transfer = self.convert(place, lambda: Transfer(**given))
-        layout = self.convert(f"{place}.axes", lambda: layout_of(placement, transfer.axes))
-        planned = planned_transfer(self.convert(place, lambda: CostModel(layout, library, transfer.bytes)), transfer)
-        self.check_times(entry, place, {name: getattr(planned, name) for name in times})
-        return PlannedTransfer(transfer, entry["seconds"], entry["bound_seconds"])
-
-    def check_times(self, entry: dict[str, Any], place: str, times: dict[str, float]) -> None:
+    def planned(self, entry: Any, place: str, placement: Placement, library: Library, has_programs: bool) -> Planned:
+        """One of the communications; those with programs have keys of their own."""
+        kinds: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "hidden": (int, float)}
+        keys = _REDUCTION if has_programs else _TRANSFER
+        self.take(entry, place, {key: kinds.get(key, (int, float) if key in TIMES else str) for key in keys})
+        given = {key: entry[key] for key in ("axes", "bytes", "count", "name", "hidden")}
+        if has_programs:
+            one = self.convert(place, lambda: Communication(goal=as_goal(entry["goal"]), **given))
+        else:
+            one = self.convert(place, lambda: Transfer(kind=entry["kind"], **given))
+        hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, one.axes))
+        pipelined = self.pipelined(entry["program"], f"{place}.program", hierarchy, one.goal) if has_programs else None
+        model = self.convert(place, lambda: CostModel(layout_of(placement, one.axes), library, one.bytes))
+        planned: Planned = self.convert(place, lambda: predict(model, one, pipelined))
+        times = {name: value for name, value in times_of(planned).items() if name in keys}
         for name, value in times.items():
             if not _near(entry[name], value):
                 raise self.fail(
@@ -206,6 +190,17 @@ class _Reader:
                     f"it is {shown(entry[name])}, but this program on this system with this library takes {value!r}: "
                     "the file was edited, or written by another version",
                 )
+        written = {"default_seconds": entry["seconds"], **{name: entry[name] for name in times}}
+        return replace(planned, **written)
+
+    def pipelined(self, text: str, place: str, hierarchy: Hierarchy, goal: Goal) -> Pipelined:
+        """The programs of a communication, each of them valid."""
+        found: Pipelined = self.convert(place, lambda: parse_pipelined(text, hierarchy))
+        levels = len(hierarchy.names)
+        for program, _ in found.shares:
+            if levels > MAX_LEVELS or not is_valid(program, levels, goal):
+                self.convert(place, partial(check_program, program, hierarchy, goal))
+        return found
 
 
 def _near(given: float, value: float) -> bool:

@@ -11,7 +11,7 @@ from meshwright.cost.library import Library, as_library
 from meshwright.cost.model import AnyPayload, CostModel, step_kind
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
-from meshwright.language.program import Collective, Pipelined, Program, as_collectives
+from meshwright.language.program import Collective, Pipelined, as_collectives
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
@@ -19,17 +19,14 @@ from meshwright.placement.placement import Placement, check_fit
 from meshwright.planning.constraints import Constraint, allowed_rows
 from meshwright.planning.plan import (
     Plan,
-    PlannedCommunication,
-    PlannedReduction,
-    PlannedTransfer,
-    planned_reduction,
-    planned_transfer,
+    Planned,
+    predict,
 )
 from meshwright.planning.search import Row, Term, search
 from meshwright.system.model import System
 from meshwright.system.read import as_system
 from meshwright.text.spec import as_tuple, check_type, shown, unknown
-from meshwright.workload.communication import Communication, Reduction, Transfer, exposed
+from meshwright.workload.communication import Communication, exposed
 from meshwright.workload.workload import Workload
 
 DEFAULT_LIBRARY = "ring"
@@ -79,10 +76,10 @@ def plan(
     proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
     chunks that flow through the steps of a program, or of several.
 
-    >>> from meshwright import parse_system
+    >>> from meshwright import Reduction, parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
     >>> best = plan(system, {"data": 4, "shard": 16}, [Reduction(("data",), 2**31)]).candidates[0]
-    >>> best.placement.matrix, best.reductions[0].program.text(best.hierarchy(best.reductions[0]))
+    >>> best.placement.matrix, best.program_text(best.reductions[0])
     (((1, 4), (4, 4)), 'AllReduce all')
     """
     if type(top) is not int or not 1 <= top <= MAX_TOP:
@@ -128,7 +125,7 @@ class Planner:
         if not communications:
             raise SpecError("there is nothing to plan: at least one reduction is needed")
         for one in communications:
-            if not isinstance(one, Reduction | Transfer):
+            if not isinstance(one, Communication):
                 raise SpecError(
                     f"expected a Reduction or a Transfer, not {shown(one)}; parse_reduction makes one from text"
                 )
@@ -142,7 +139,7 @@ class Planner:
         self.library = as_library(library)
         self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
         self.rings = system.order_matters
-        self.found: dict[tuple[object, ...], PlannedCommunication] = {}
+        self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
         self.costs: dict[Row, AnyPayload] = {}
 
@@ -178,9 +175,8 @@ class Planner:
 
     def _low(self, number: int) -> Callable[[Row], float]:
         one = self.communications[number]
-        what = one.goal if isinstance(one, Reduction) else one.kind
         nowhere = ((),) * len(self.system.levels)
-        return lambda radices: exposed(one) * bound(Layout(self.system, radices, nowhere), what, one.bytes)
+        return lambda radices: exposed(one) * bound(Layout(self.system, radices, nowhere), one.goal, one.bytes)
 
     def _exact(self, number: int) -> Callable[[Row], float]:
         nowhere = ((),) * len(self.system.levels)
@@ -199,9 +195,9 @@ class Planner:
         for number, one in enumerate(self.communications):
             layout = layout_of(placement, one.axes)
             planned.append(self._planned(number, layout))
-        return _as_plan(placement, self.library, planned)
+        return Plan(placement, self.library, tuple(planned))
 
-    def _planned(self, number: int, layout: Layout) -> PlannedCommunication:
+    def _planned(self, number: int, layout: Layout) -> Planned:
         key = number, layout.radices, layout.columns
         if key not in self.found:
             self.found[key] = self._ranked(layout, self.communications[number], 1)[0]
@@ -210,7 +206,7 @@ class Planner:
     def _fastest(self, number: int, layout: Layout) -> float:
         """The time of the best program alone: cheaper than the program itself."""
         one = self.communications[number]
-        if isinstance(one, Transfer) or self.max_chunks > 1:
+        if not one.goal.has_programs or self.max_chunks > 1:
             return self._planned(number, layout).seconds
         key = one.goal, one.bytes, layout.radices
         if key not in self.least:
@@ -227,33 +223,23 @@ class Planner:
         """The best programs of the only communication on a placement."""
         one = self.communications[0]
         ranked = self._ranked(layout_of(placement, one.axes), one, top)
-        return tuple(_as_plan(placement, self.library, [planned]) for planned in ranked)
+        return tuple(Plan(placement, self.library, (planned,)) for planned in ranked)
 
-    def _ranked(self, layout: Layout, one: Communication, top: int) -> list[PlannedCommunication]:
+    def _ranked(self, layout: Layout, one: Communication, top: int) -> list[Planned]:
         model = CostModel(layout, self.library, one.bytes)
-        if isinstance(one, Transfer):
-            return [planned_transfer(model, one)]
+        if not one.goal.has_programs:
+            return [predict(model, one)]
         levels, goal = len(layout.levels), one.goal
         graph = program_graph(levels, goal, self.max_steps, self.collectives)
-        programs: list[Program | Pipelined]
         if self.max_chunks == 1:
-            programs = [program for _, program in islice(graph.ranked(model), top)]
+            programs = [Pipelined.of(program) for _, program in islice(graph.ranked(model), top)]
         else:
-            programs = list(Pipeline(model, goal, self.max_chunks).search(graph, top))
-        found = [planned_reduction(model, one, program) for program in programs]
+            programs = Pipeline(model, goal, self.max_chunks).search(graph, top)
+        found = [predict(model, one, pipelined) for pipelined in programs]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"
             raise SpecError(
                 f"no program of at most {self.max_steps} steps reaches the goal {goal} over {layout.hierarchy} with "
                 f"the collectives that are allowed ({allowed})"
             )
-        return list(found)
-
-
-def _as_plan(placement: Placement, library: Library, planned: Sequence[PlannedCommunication]) -> Plan:
-    return Plan(
-        placement,
-        library,
-        tuple(one for one in planned if isinstance(one, PlannedReduction)),
-        tuple(one for one in planned if isinstance(one, PlannedTransfer)),
-    )
+        return found

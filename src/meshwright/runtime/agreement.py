@@ -160,7 +160,7 @@ def call_checks(
     found: dict[object, CallCheck] = {}
     checks = []
     for number, role in enumerate(roles):
-        reduction = role.planned.reduction
+        reduction = role.planned.communication
         kind = reduction.goal, frozenset(reduction.axes)
         if kind not in found:
             found[kind] = CallCheck(f"{key}/{number}", role.ranks, mode, agreement(number, role.ranks))

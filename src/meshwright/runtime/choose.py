@@ -7,7 +7,7 @@ from typing import SupportsIndex
 
 from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
-from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.planning.plan import Plan, Planned
 
 Over = str | Iterable[str] | int | None
 """Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number in the plan, or None for the only
@@ -38,26 +38,26 @@ def choose(plan: Plan, goal: Goal, over: Over, payload: int, is_part: bool = Fal
     if isinstance(over, int):
         if not 0 <= over < len(plan.reductions):
             raise EngineError(f"there is no reduction {over}: the plan has 0 to {len(plan.reductions) - 1}")
-        if plan.reductions[over].reduction.goal is not goal:
+        if plan.reductions[over].communication.goal is not goal:
             raise EngineError(f"reduction {over} of the plan is {describe(plan.reductions[over])}, not a {goal}")
         return over
-    fitting = [k for k, planned in enumerate(plan.reductions) if planned.reduction.goal is goal]
+    fitting = [k for k, planned in enumerate(plan.reductions) if planned.communication.goal is goal]
     if over is not None:
         axes = set(over.split("+") if isinstance(over, str) else over)
-        fitting = [k for k in fitting if set(plan.reductions[k].reduction.axes) == axes]
+        fitting = [k for k in fitting if set(plan.reductions[k].communication.axes) == axes]
         wanted = f"{goal} over {'+'.join(sorted(axes))}"
     else:
         wanted = str(goal)
     if not fitting:
         has = "; ".join(map(describe, plan.reductions))
         raise EngineError(f"the plan has no {wanted}; it has: {has}")
-    if len({frozenset(plan.reductions[k].reduction.axes) for k in fitting}) > 1:
+    if len({frozenset(plan.reductions[k].communication.axes) for k in fitting}) > 1:
         several = "; ".join(describe(plan.reductions[k]) for k in fitting)
         raise EngineError(f"the plan has more than one {goal}: say which with over=…: {several}")
     whole = payload * plan.hierarchy(plan.reductions[fitting[0]]).size if is_part else payload
-    return min(fitting, key=lambda k: abs(log(plan.reductions[k].reduction.bytes / max(whole, 1))))
+    return min(fitting, key=lambda k: abs(log(plan.reductions[k].communication.bytes / max(whole, 1))))
 
 
-def describe(planned: PlannedReduction) -> str:
+def describe(planned: Planned) -> str:
     """A reduction in words."""
-    return f"{planned.reduction.goal} over {'+'.join(planned.reduction.axes)}"
+    return f"{planned.communication.goal} over {'+'.join(planned.communication.axes)}"

@@ -35,11 +35,11 @@ class Notices:
     def chunks(self, number: int, chunks: int, payload: int) -> None:
         """Say that a payload of `payload` bytes is too small to be cut as a reduction was planned."""
         planned = self.plan.reductions[number]
-        if chunks == 1 < planned.chunks and payload < planned.reduction.bytes:
+        if chunks == 1 < planned.chunks and payload < planned.communication.bytes:
             self._say(
-                f"the {describe(planned)} was planned for {format_amount(planned.reduction.bytes)} in {planned.chunks} "
-                f"chunks, but a call with {format_amount(payload)} is a single chunk, whose steps do not overlap: make "
-                "the plan for the size of the calls",
+                f"the {describe(planned)} was planned for {format_amount(planned.communication.bytes)} in "
+                f"{planned.chunks} chunks, but a call with {format_amount(payload)} is a single chunk, whose steps do "
+                "not overlap: make the plan for the size of the calls",
                 number,
             )
 

@@ -7,7 +7,7 @@ from math import ceil, lcm
 from meshwright.language.goals import Goal
 from meshwright.language.program import Program, check_fits, device_groups, step_text
 from meshwright.language.semantics import check_program
-from meshwright.planning.plan import Plan, PlannedReduction
+from meshwright.planning.plan import Plan, Planned
 from meshwright.runtime.schedule import IN_PLACE, Call, Copy, Schedule, schedule
 from meshwright.runtime.words import rank_list
 
@@ -42,7 +42,7 @@ class Role:
     ranks: the reduction group, in rank order; a schedule's devices are positions in it.
     """
 
-    planned: PlannedReduction
+    planned: Planned
     names: tuple[str, ...]
     ranks: tuple[int, ...]
     flows: tuple[Flow, ...]
@@ -58,19 +58,19 @@ class Role:
 
 
 def cut_payload(
-    planned: PlannedReduction, flows: Sequence[Flow], ranks: int, length: int, width: int
+    planned: Planned, flows: Sequence[Flow], ranks: int, length: int, width: int
 ) -> list[tuple[Flow, int, int]]:
     """The chunks of a payload of `length` elements of `width` bytes each: the flow that each takes, its start, its end.
 
     A chunk is not smaller than planned, so smaller payloads have fewer. What is cut is the tensor, or for
     reduce-scatter and all-gather each rank's part of it.
     """
-    in_place, whole = planned.reduction.goal in IN_PLACE, length * width
+    in_place, whole = planned.communication.goal in IN_PLACE, length * width
     if not in_place:
         length = part_length(length, ranks, 0)
     if planned.chunks == 1:
         return [(flows[0], 0, length)]
-    wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.reduction.bytes))
+    wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.communication.bytes))
     unit = lcm(*(flow.schedule.blocks for flow in flows)) if in_place else 1
     size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
     starts = range(0, max(length, 1), size)
@@ -90,20 +90,20 @@ def role_of(plan: Plan, number: int, rank: int) -> Role:
     """A rank's role in a reduction; the programs are checked first, whoever made the plan."""
     planned = plan.reductions[number]
     hierarchy = plan.hierarchy(planned)
-    ranks = next(group for group in plan.placement.groups(planned.reduction.axes) if rank in group)
+    ranks = next(group for group in plan.placement.groups(planned.communication.axes) if rank in group)
     flows = []
     before = 0  # steps of the programs before this one
-    for program, chunks in planned.pipelined.shares:
+    for program, chunks in planned.shares:
         check_fits(program, len(hierarchy.names))
-        check_program(program, hierarchy, planned.reduction.goal)
-        todo = schedule(program, hierarchy, ranks.index(rank), planned.reduction.goal)
+        check_program(program, hierarchy, planned.communication.goal)
+        todo = schedule(program, hierarchy, ranks.index(rank), planned.communication.goal)
         lanes = [_lane(planned, before + k) for k in range(max(1, len(program.steps)))]
         flows.append(Flow(program, chunks, todo, _stages(todo, ranks, lanes)))
         before += len(program.steps)
     return Role(planned, hierarchy.names, ranks, tuple(flows))
 
 
-def _lane(planned: PlannedReduction, step: int) -> int:
+def _lane(planned: Planned, step: int) -> int:
     """The lane of a step, counted over all programs: one each where several can be under way at once."""
     return step if planned.chunks > 1 else 0
 
@@ -137,8 +137,8 @@ def plan_groups(plan: Plan) -> list[LaneGroup]:
     found: dict[LaneGroup, None] = {}
     for planned in plan.reductions:
         radices = plan.hierarchy(planned).radices
-        steps = [step for program, _ in planned.pipelined.shares for step in program.steps]
-        for group in plan.placement.groups(planned.reduction.axes):
+        steps = [step for program, _ in planned.shares for step in program.steps]
+        for group in plan.placement.groups(planned.communication.axes):
             for number, step in enumerate(steps):
                 for devices in device_groups(step.grouping, radices):
                     found.setdefault((_lane(planned, number), tuple(group[device] for device in devices)))

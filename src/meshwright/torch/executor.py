@@ -45,7 +45,7 @@ class Executor:
         On CUDA tensors everything is enqueued on streams that the current one waits for; otherwise it is done on
         return.
         """
-        goal = role.planned.reduction.goal
+        goal = role.planned.communication.goal
         length = result.numel() if goal is Goal.ALL_GATHER else tensor.numel()
         payload = _Payload(role, role.cut(length, tensor.element_size()), tensor, result, operation, self.allocate)
         chunks = [_Chunk(role, *each, payload.operation, backend) for each in payload.chunks]
@@ -133,7 +133,7 @@ class _Payload:
         operation: str,
         allocate: Allocate,
     ) -> None:
-        goal = role.planned.reduction.goal
+        goal = role.planned.communication.goal
         self.result, self.size = result, len(role.ranks)
         length = result.numel() if goal is Goal.ALL_GATHER else tensor.numel()
         whole = len(cut) == 1
@@ -219,7 +219,7 @@ class _Chunk:
     ) -> None:
         self.role, self.flow, self.operation, self.backend = role, flow, operation, backend
         self.before, self.after = before, after
-        if role.planned.reduction.goal not in REDUCING:  # whatever the dtype, these only move bytes
+        if role.planned.communication.goal not in REDUCING:  # whatever the dtype, these only move bytes
             width *= buffers[0].element_size()
             buffers = [buffer.view(torch.uint8) for buffer in buffers]
         self.buffers, self.width = buffers, width

@@ -55,7 +55,7 @@ def _check_group(state: Reducer | tuple[Reducer, Over], reducer: Reducer, over: 
     for model in models:
         has = tuple(dist.get_process_group_ranks(model.process_group))
         if set(has) != set(role.ranks):
-            axes = role.planned.reduction.axes
+            axes = role.planned.communication.axes
             names = ", ".join(f'"{axis}"' for axis in axes)
             raise EngineError(
                 f"the model averages gradients over {rank_list(has)}, but the plan's all-reduce over {'+'.join(axes)} "

@@ -24,11 +24,13 @@ REDUCTION_EXAMPLE = "data=2GiB, data+shard=64MiB*80 or reduce-scatter:shard=1GiB
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
-    """What is to be reduced: over which axes, how many bytes each device holds, how often, and to what goal.
+class Communication:
+    """What is sent: over which axes, how many bytes, how often, and to what goal.
 
-    For reduce-scatter, all-gather and broadcast, `bytes` is the size of the whole tensor too, not of a part. `hidden`
-    is the share of its time that overlaps with computation and so costs nothing.
+    For goals with programs, `bytes` is the size of the whole tensor, not of a part: what each device holds before an
+    all-reduce. For the others it is what each device sends in total: to the rest of its group for all-to-all, to the
+    next device on the axis for point-to-point. `hidden` is the share of its time that overlaps with computation and so
+    costs nothing.
     """
 
     axes: tuple[str, ...]
@@ -39,38 +41,38 @@ class Reduction:
     hidden: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be reduced."""
-        object.__setattr__(self, "axes", _checked_axes(self.axes, "reduction"))
-        object.__setattr__(self, "goal", as_goal(self.goal))
-        _check_amounts(self, "reduction")
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """What is sent besides reductions: by everyone to everyone of a group, or by everyone to the next on an axis.
-
-    `bytes` is what each device sends in total.
-    """
-
-    axes: tuple[str, ...]
-    bytes: int
-    kind: Goal
-    count: int = 1
-    name: str = ""
-    hidden: float = 0.0
-
-    def __post_init__(self) -> None:
         """Refuse what cannot be sent."""
-        object.__setattr__(self, "axes", _checked_axes(self.axes, "transfer"))
-        if not isinstance(self.kind, str) or self.kind not in TRANSFER_GOALS:
-            raise SpecError(unknown("kind of transfer", self.kind, TRANSFER_GOALS))
-        object.__setattr__(self, "kind", Goal(self.kind))
-        _check_amounts(self, "transfer")
-        if self.kind is Goal.POINT_TO_POINT and len(self.axes) > 1:
+        if not isinstance(self.goal, str) or self.goal not in list(Goal):
+            raise SpecError(unknown("goal", self.goal, list(Goal)))
+        goal = Goal(self.goal)
+        what = "reduction" if goal.has_programs else "transfer"
+        object.__setattr__(self, "axes", _checked_axes(self.axes, what))
+        object.__setattr__(self, "goal", goal)
+        _check_amounts(self, what)
+        if goal is Goal.POINT_TO_POINT and len(self.axes) > 1:
             raise SpecError(f"point-to-point goes along one axis, not {'+'.join(self.axes)}")
 
 
-Communication = Reduction | Transfer
+Reduction = Communication
+"""What users call a communication whose goal has programs."""
+
+
+def Transfer(  # noqa: N802  # reads like Reduction, its sibling
+    axes: tuple[str, ...],
+    bytes: int,  # noqa: A002
+    kind: Goal,
+    count: int = 1,
+    name: str = "",
+    hidden: float = 0.0,
+) -> Communication:
+    """What is sent besides reductions: by everyone to everyone of a group, or by everyone to the next on an axis.
+
+    >>> Transfer(("expert",), 2**20, Goal.ALL_TO_ALL).goal
+    <Goal.ALL_TO_ALL: 'all-to-all'>
+    """
+    if not isinstance(kind, str) or kind not in TRANSFER_GOALS:
+        raise SpecError(unknown("kind of transfer", kind, TRANSFER_GOALS))
+    return Communication(axes, bytes, count, Goal(kind), name, hidden)
 
 
 def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
@@ -97,15 +99,6 @@ def _check_amounts(one: Communication, what: str) -> None:
         raise SpecError(f"a {what} has {one.bytes:,} bytes {one.count:,} times; expected at most {MAX_TOTAL:,} in all")
     if not is_number(one.hidden) or not 0 <= one.hidden <= 1:
         raise SpecError(f"a {what} has hidden={shown(one.hidden)}; expected a share of its time, from 0 to 1")
-
-
-def kind_of(one: Communication) -> str:
-    """What a communication does, in a word.
-
-    >>> kind_of(Reduction(("data",), 8))
-    'all-reduce'
-    """
-    return str(one.goal if isinstance(one, Reduction) else one.kind)
 
 
 def exposed(one: Communication) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from meshwright.errors import PlacementError, SpecError
-from meshwright.language.goals import PROGRAM_GOALS, Goal
+from meshwright.language.goals import Goal
 from meshwright.placement.placement import AXES_EXAMPLE, parse_axes
 from meshwright.text.builtin import builtin_names, builtin_text
 from meshwright.text.files import write_file
@@ -40,7 +40,7 @@ from meshwright.text.spec import (
 )
 from meshwright.text.units import format_bytes, parse_bytes, parse_seconds
 from meshwright.text.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
-from meshwright.workload.communication import Communication, Reduction, Transfer, kind_of
+from meshwright.workload.communication import Communication
 from meshwright.workload.llm import GROUPS, Lines, Model, model_of
 
 KINDS = tuple(map(str, Goal))
@@ -63,7 +63,7 @@ class Line:
 
     def __post_init__(self) -> None:
         """Refuse what is no line."""
-        check_type(self.communication, Reduction | Transfer, "a Reduction or a Transfer")
+        check_type(self.communication, Communication, "a Reduction or a Transfer")
         for name in ("overlap", "formula", "source"):
             check_title(getattr(self, name), f"the {name} of a line")
 
@@ -142,7 +142,7 @@ class Workload:
         for line in self.lines:
             one = line.communication
             entry: dict[str, Any] = {"name": one.name} if one.name else {}
-            entry |= {"kind": kind_of(one), "axes": "+".join(one.axes)}
+            entry |= {"kind": str(one.goal), "axes": "+".join(one.axes)}
             entry |= {"bytes": format_bytes(one.bytes), "count": one.count}
             entry |= {
                 key: value
@@ -323,11 +323,7 @@ def _line(node: yaml.Node, source: str, number: int) -> Line:
 
 def communication(name: str, kind: str, axes: Sequence[str], amount: int, count: int = 1) -> Communication:
     """A communication of any kind, by its name."""
-    if kind in PROGRAM_GOALS:
-        return Reduction(tuple(axes), amount, count, Goal(kind), name)
-    if kind in list(Goal):
-        return Transfer(tuple(axes), amount, Goal(kind), count, name)
-    raise SpecError(unknown("kind", kind, KINDS))
+    return Communication(tuple(axes), amount, count, Goal(_parse_kind(kind)), name)
 
 
 def _parse_kind(text: str) -> str:

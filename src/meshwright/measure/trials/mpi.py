@@ -34,7 +34,7 @@ class MpiRunner:
         self._unload()
         self._reducer = Reducer(plan, timeout=self._timeout)
         for planned in plan.reductions:
-            axes = planned.reduction.axes
+            axes = planned.communication.axes
             if axes not in self._whole:
                 groups = plan.placement.groups(axes)
                 color = next(k for k, group in enumerate(groups) if self._comm.rank in group)
@@ -93,7 +93,7 @@ class MpiRunner:
 
     def _default(self) -> Array:
         buffer, goal = self._buffer, self._payload.goal
-        group = self._whole[self._payload.plan.reductions[self._payload.number].reduction.axes]
+        group = self._whole[self._payload.plan.reductions[self._payload.number].communication.axes]
         sizes = [part_length(self._payload.length, group.size, k) for k in range(group.size)]
         if goal is Goal.ALL_REDUCE:
             group.Allreduce(MPI.IN_PLACE, buffer)

@@ -41,13 +41,13 @@ class NumpyRunner:
         if alone:
             raise EngineError("all groups run at once here")
         planned = self.plan.reductions[self._payload.number]
-        hierarchy, goal = self.plan.hierarchy(planned), planned.reduction.goal
+        hierarchy, goal = self.plan.hierarchy(planned), planned.communication.goal
         programs = [flat_program(goal, len(hierarchy.names)) if default else planned.program]
         if not default and goal in IN_PLACE:
-            programs = [program for program, chunks in planned.pipelined.shares for _ in range(chunks)]
+            programs = [program for program, chunks in planned.shares for _ in range(chunks)]
         left: list[Array | None] = [None] * len(self.ranks)
         started = time.perf_counter()
-        for group in self.plan.placement.groups(planned.reduction.axes):
+        for group in self.plan.placement.groups(planned.communication.axes):
             inputs = [None if goal is Goal.BROADCAST and rank != group[0] else self._given[rank] for rank in group]
             pieces: list[list[Array | None]] = [
                 [None] * len(programs) if one is None else list(np.array_split(one, len(programs))) for one in inputs

@@ -63,7 +63,7 @@ class TorchRunner:
         self._unload()
         self._reducer = Reducer(plan, timeout=self._timeout.total_seconds())
         for planned in plan.reductions:
-            for group in plan.placement.groups(planned.reduction.axes):
+            for group in plan.placement.groups(planned.communication.axes):
                 if group not in self._whole:
                     with _words("making process groups"):
                         self._whole[group] = dist.new_group(list(group), timeout=self._timeout)

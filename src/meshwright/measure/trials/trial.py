@@ -41,11 +41,11 @@ class Payload:
     @property
     def goal(self) -> Goal:
         """What the reduction is to achieve."""
-        return self.plan.reductions[self.number].reduction.goal
+        return self.plan.reductions[self.number].communication.goal
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The reduction group of a rank."""
-        return _groups(self.plan.placement, self.plan.reductions[self.number].reduction.axes)[rank]
+        return _groups(self.plan.placement, self.plan.reductions[self.number].communication.axes)[rank]
 
     def part_length(self, rank: int) -> int:
         """How many elements a rank's part of the whole has."""
@@ -121,7 +121,7 @@ def check_memory(payload: Payload, interpreted: bool = False) -> None:
 def payloads(plan: Plan, dtype: str, size: int | None = None) -> list[Payload]:
     """The payload of each reduction: as many bytes as planned, or as many as given."""
     width = np.dtype(dtype).itemsize
-    sizes = [size if size is not None else planned.reduction.bytes for planned in plan.reductions]
+    sizes = [size if size is not None else planned.communication.bytes for planned in plan.reductions]
     for each in sizes:
         if each < width:
             raise SpecError(f"{each} bytes do not hold one {dtype}, which has {width}")
