@@ -1,5 +1,6 @@
 """The docs say what is true: their commands are accepted, their code runs, their tables are complete."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -15,10 +16,24 @@ import numpy as np
 import pytest
 
 import meshwright
-from meshwright import load_library, load_system, load_workload, parse_reduction, parse_system, plan, write_plan
+from meshwright import (
+    Collective,
+    Goal,
+    load_library,
+    load_system,
+    load_workload,
+    parse_reduction,
+    parse_system,
+    plan,
+    write_plan,
+)
 from meshwright.cli import main
-from meshwright.cost.algorithms import ALGORITHMS
+from meshwright.cost.algorithms import ALGORITHMS, phases
+from meshwright.cost.library import library_names
+from meshwright.system.read import preset_names
+from meshwright.workload.workload import workload_names
 from tests.cli.test_verbs import run
+from tests.house import modules
 from tests.measure.test_logs import NCCL, OSU
 from tests.ranks import run_ranks
 
@@ -296,12 +311,56 @@ def test_the_tables_are_complete() -> None:
     assert sorted(first_column(ROOT / "docs" / "cost.md", "## What a group sends")) == sorted(ALGORITHMS)
 
 
+def test_what_algorithms_are_for() -> None:
+    page = (ROOT / "docs" / "cost.md").read_text()
+    for row in page.split("| algorithm | for |")[1].split("\n\n")[0].splitlines()[2:]:
+        name, said, _ = (cell.strip(" `") for cell in row.strip("|").split("|", 2))
+        known = {str(kind) for kind in Collective if any(phases(name, kind, (2,) * n, False) for n in (1, 2))}
+        assert known == (set(Collective) if said == "all" else set(said.split(", "))), name
+    (only,) = re.findall(r"Of the built-in libraries\s+only `(\w+)` has `two-way-ring`", page)
+    rules = {name: [*load_library(name).rules, *load_library(name).in_chunks] for name in library_names()}
+    assert [name for name, found in rules.items() if "two-way-ring" in str(found)] == [only]
+
+
+def test_the_changelog_counts_right() -> None:
+    words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    numbers = dict(zip((*words, "thirteen", "fourteen", "fifteen", "sixteen", "seventeen"), range(18), strict=True))
+    text = (ROOT / "CHANGELOG.md").read_text()
+    there = {"presets": preset_names(), "algorithms": ALGORITHMS, "examples": workload_names()}
+    for what, known in there.items():
+        (said,) = re.findall(rf"(\w+) {what}\b", text)
+        assert numbers[said] == len(known), what
+    for name in (*library_names(), *main.commands, *Goal):
+        assert re.search(rf"\b{name}\b", text), name
+
+
+def third_party() -> dict[str, set[str]]:
+    """The packages of others that each module of the package imports, also inside functions."""
+    found: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for top in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"meshwright"}:
+                found.setdefault(top, set()).add(module)
+    return found
+
+
 def test_the_dependencies_are_those_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     table = (ROOT / "CONTRIBUTING.md").read_text().split("## Dependencies")[1].lower()
     extras = project["optional-dependencies"]
-    for requirement in [*project["dependencies"], *extras["dev"], *extras["report"]]:
+    listed = [re.split(r"[><=]", requirement)[0].lower() for requirement in project["dependencies"]]
+    rows = [row.split("|")[1].strip().lower() for row in table.split("\n\n")[1].splitlines()[2:]]
+    assert [row for row in rows if not row.startswith("extra")] == listed
+    for requirement in [*extras["dev"], *extras["report"]]:
         assert re.split(r"[><=]", requirement)[0].lower() in table
+    imports = third_party()
+    modules_of = {"pyyaml": "yaml", "torch": "torch", "jax": "jax", "mpi": "mpi4py", "report": "matplotlib"}
+    needed = {modules_of.get(name, name) for name in (*listed, "torch", "jax", "mpi", "report")}
+    assert set(imports) - {"pytest"} == needed  # pytest has those who use the testbed's fixture
+    assert imports["scipy"] == {"meshwright.cost.pipeline"}
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in (ROOT / "README.md").read_text()
     for page in PAGES:
         for named in re.findall(r"pip install '?\.\[([\w,]+)\]", page.read_text()):
             assert set(named.split(",")) <= set(extras)
