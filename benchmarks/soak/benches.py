@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
+import meshwright.__main__ as program
 from benchmarks.soak.cell import ROOT, Outcome, ended, fork, text_of, wait_for
 from benchmarks.soak.verdict import aborted
 from meshwright import parse_system
-from meshwright.cli import main
 from meshwright.measure.records import Measurement, entries
 from meshwright.testbed import temporary
 
@@ -29,7 +29,7 @@ def verb(arguments: Sequence[str], said: Path) -> int:
         sys.argv = ["meshwright", *arguments]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        main(prog_name="meshwright")
+        program.main(prog_name="meshwright")
         return 0
 
     return fork(work, said)
