@@ -15,8 +15,9 @@ from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError, T
 from meshwright.language.program import Pipelined, all_steps
 from meshwright.language.symbolic import is_valid
 from meshwright.measure.bench import cases
-from meshwright.measure.calibrate import Observation, fit, microbenchmarks, observations
+from meshwright.measure.calibrate import fit
 from meshwright.measure.logs import read_log
+from meshwright.measure.observations import Observation, microbenchmarks, observations
 from meshwright.measure.records import Records, read_measurements
 from meshwright.measure.trials.numpy import NumpyRunner
 from meshwright.measure.trials.trial import payloads

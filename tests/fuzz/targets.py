@@ -24,8 +24,9 @@ from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.export.hosts import seatings
 from meshwright.language.parse import parse_pipelined
 from meshwright.measure.accuracy import join, report
-from meshwright.measure.calibrate import fit, message_rate, observations, shared_processors
+from meshwright.measure.calibrate import fit, message_rate, shared_processors
 from meshwright.measure.logs import read_log
+from meshwright.measure.observations import observations
 from meshwright.measure.records import Records, read_measurements
 from meshwright.placement.layout import layout_of
 from meshwright.planning.constraints import Rule, parse_constraint

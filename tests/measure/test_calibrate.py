@@ -8,15 +8,8 @@ from meshwright import Collective, SpecError, load_library, parse_system
 from meshwright.cost.library import Library, Rule
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
-from meshwright.measure.calibrate import (
-    Observation,
-    by_level,
-    fit,
-    message_rate,
-    microbenchmarks,
-    observations,
-    shared_processors,
-)
+from meshwright.measure.calibrate import fit, message_rate, shared_processors
+from meshwright.measure.observations import Observation, by_level, microbenchmarks, observations
 from meshwright.measure.records import SEND, Measurement
 from meshwright.placement.layout import layout_of
 from meshwright.system.model import System

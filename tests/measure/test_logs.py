@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from meshwright import Collective, SpecError
-from meshwright.measure.calibrate import Observation
 from meshwright.measure.logs import read_log
+from meshwright.measure.observations import Observation
 
 NCCL = """# Collective test starting: all_reduce_perf
 # nThread 1 nGpus 8 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1

@@ -22,9 +22,10 @@ from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cost.library import library_document, load_library
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
-from meshwright.measure.calibrate import Fit, Observation, fit, message_rate, microbenchmarks, observations
+from meshwright.measure.calibrate import Fit, fit, message_rate
 from meshwright.measure.calibrate import shared_processors as with_shared
 from meshwright.measure.logs import read_log
+from meshwright.measure.observations import Observation, microbenchmarks, observations
 from meshwright.measure.records import read_measurements
 from meshwright.system.model import System
 from meshwright.system.read import load_system, system_document

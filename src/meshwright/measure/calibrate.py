@@ -1,63 +1,48 @@
-"""Calibration: short measurements per level and collective, fitted to bandwidth, latency and the library's efficiency.
+"""Calibration: bandwidth, latency and the library's efficiency, fitted to observations.
 
-Inside one level, the model's time of a collective is linear in two unknowns: its time at full bandwidth over what is
-reached of it, plus its number of messages one after another times the latency. So each level is a linear least-squares
-fit, over all collectives and sizes at once, of relative errors. Sends between two instances tell a level's bandwidth;
-what a collective reaches beyond or below it, at all levels, is the library's efficiency.
+Inside one level, the model's time of a collective is linear in two unknowns. One is how many times slower the links
+are than at the bandwidth that was given, the other is the latency. So each level is a linear least-squares fit over
+all its collectives and sizes.
+
+For example, rings of 4 at 10 MB/s. An all-reduce of 1 MB takes 0.15 s at full bandwidth and 6 messages one after
+another; one of 0.5 MB takes 0.075 s and 6 messages. They were measured to take 0.1787 s and 0.0953 s:
+
+    0.150 s * slowness + 6 * latency = 0.1787 s
+    0.075 s * slowness + 6 * latency = 0.0953 s
+
+That gives a slowness of 1.111, so the ring reached 1 / 1.111 = 90% of the bandwidth, and a latency of 2 ms. Both sides
+are divided by the measured time, so that relative errors are fitted. Each collective has a slowness of its own; the
+latency is common to all.
+
+How much of the 90% is the link's, and how much the library's? Sends between two instances tell a level's bandwidth. If
+they reached 95%, the library's efficiency in all-reduces is 90 / 95 = 0.947 there, and close to that at other levels.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log, prod
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
-from meshwright.errors import SpecError, TooLargeError
+from meshwright.errors import SpecError
 from meshwright.language.goals import PROGRAM_GOALS, Goal, flat_program
 from meshwright.language.program import Collective
-from meshwright.measure.bench import Case, case_of
-from meshwright.measure.records import SEND, Measurement, check_seconds
+from meshwright.measure.observations import Observation, by_level
 from meshwright.placement.layout import layout_of
-from meshwright.placement.placement import Placement
-from meshwright.system.model import LEAST, MOST, System
+from meshwright.system.model import LEAST, MOST, Level, System
 from meshwright.text.spec import shown, unknown
-from meshwright.workload.communication import MAX_BYTES, Reduction
-
-MOST_RANKS = 65_536
-"""The most devices that measurements are made with."""
 
 ROUNDS = 6
-"""Of fitting, where what is fitted decides which terms count."""
+"""How often a fit is repeated where its result decides which terms count: with handshakes."""
 
 GUESSED = 0.03
-"""How far off, as a share, the efficiencies that are given may well be."""
+"""How far off, as a share, the guess may well be that a collective reaches what sends do."""
 
 FINEST = 0.002
 """No observation counts for more than one with this error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A collective in groups that fill one level, or a send between two instances of it: bytes held and seconds taken.
-
-    alone: only one group or one pair was at work, not all at once.
-    """
-
-    level: str
-    collective: Collective | None
-    bytes: int
-    seconds: float
-    alone: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot have been observed."""
-        if type(self.bytes) is not int or not 1 <= self.bytes <= MAX_BYTES:
-            raise SpecError(f"{shown(self.bytes)} bytes were observed; expected 1 to {MAX_BYTES:,}")
-        check_seconds(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,58 +58,69 @@ class Fit:
     observations: int
 
 
-def microbenchmarks(system: System, library: Library, sizes: Sequence[int], rooted: bool = True) -> list[Case]:
-    """What to measure: for each level, sends and every collective inside it, alone and all at once, in some sizes."""
-    if system.devices > MOST_RANKS:
-        raise TooLargeError(
-            f"{system.devices:,} devices are too many to measure with; at most {MOST_RANKS:,} can be: measure fewer of "
-            "the same kind"
-        )
-    placement = by_level(system)
-    found = []
-    for number, level in enumerate(system.levels):
-        if level.count == 1:
-            continue
-        inside = prod(system.counts[number + 1 :])
-        groups = system.devices // level.count
-        for size in sizes:
-            for goal in PROGRAM_GOALS:
-                if goal in (Goal.REDUCE, Goal.BROADCAST) and not rooted:
-                    continue
-                reduction = Reduction((level.name,), size, goal=goal)
-                case = case_of(placement, reduction, library, [f"{goal.flat} all"])
-                found.append(replace(case, numbers=(0,)))
-                if groups > 1 and goal is Goal.ALL_REDUCE:
-                    found.append(replace(case, numbers=(0,), alone=True))
-                if goal is Goal.ALL_REDUCE:
-                    every = tuple((device, device + inside) for device in range(inside))
-                    for pairs in {every[:1], every}:
-                        found.append(replace(case, numbers=(0,), sends=pairs, alone=len(pairs) < inside))
-    return found
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A fitted figure, and its standard error as a share of it."""
+
+    value: float
+    error: float
 
 
-def by_level(system: System) -> Placement:
-    """The placement with an axis for each level, named like it."""
-    counts = system.counts
-    matrix = tuple(tuple(counts[k] if j == k else 1 for j in range(len(counts))) for k in range(len(counts)))
-    return Placement(system, tuple(level.name for level in system.levels), matrix)
+@dataclass(frozen=True, slots=True)
+class LevelFit:
+    """What the observations of one level tell.
+
+    sends: the share of the level's bandwidth that sends reached; None where there were none. collectives: the share
+    that each collective reached. latency: in seconds; None where no collective tells. residuals: the relative errors
+    that are left.
+    """
+
+    sends: Estimate | None = None
+    collectives: dict[Collective, Estimate] = field(default_factory=dict)
+    latency: Estimate | None = None
+    residuals: tuple[float, ...] = ()
 
 
-def observations(measurements: Sequence[Measurement]) -> list[Observation]:
-    """Those measurements that tell about a single level: one flat step over one axis that is a level, or sends."""
-    found = []
-    flat = {f"{goal.flat} all": goal.flat for goal in PROGRAM_GOALS if goal.flat}
-    for one in measurements:
-        names = [level["name"] for level in one.system["levels"]]
-        if one.failed is not None or one.axes != names or len(one.over) != 1 or not one.seconds:
-            continue
-        if one.program in flat or one.program == SEND:
-            found.append(Observation(one.over[0], flat.get(one.program), one.bytes, median(one.seconds), one.alone))
-    return found
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The solution of a least-squares problem: its unknowns, their standard errors, and the residuals."""
+
+    values: list[float]
+    errors: list[float]
+    residuals: list[float]
 
 
 def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
     """Fit a system and a library to observations; both are first guesses, and keep what nothing tells about."""
+    _check(system, seen)
+    plain = replace(library, rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules))
+    levels = {
+        level.name: _fit_level(system, plain, number, [one for one in seen if one.level == level.name])
+        for number, level in enumerate(system.levels)
+    }
+    efficiencies = _efficiencies(list(levels.values()))
+    excess = max([1.0, *(one.value for one in efficiencies.values())])
+    # No library is better than its links: where one seems to be, the links are better than the sends said.
+    bandwidths = {
+        name: Estimate(reached.value * excess, reached.error)
+        for name, one in levels.items()
+        if (reached := one.sends or (Estimate(1.0, 0.0) if one.collectives else None)) is not None
+    }
+    latencies = {name: one.latency for name, one in levels.items() if one.latency is not None}
+    residuals = [residual for one in levels.values() for residual in one.residuals]
+    return Fit(
+        replace(system, levels=tuple(_fitted_level(level, bandwidths, latencies) for level in system.levels)),
+        _fitted_library(library, {kind: one.value / excess for kind, one in efficiencies.items()}),
+        {name: one.error for name, one in bandwidths.items()},
+        {name: one.error for name, one in latencies.items()},
+        {kind: one.error for kind, one in efficiencies.items()},
+        float(np.sqrt(np.mean(np.square(residuals)))) if residuals else 0.0,
+        len(seen),
+    )
+
+
+def _check(system: System, seen: Sequence[Observation]) -> None:
+    """Refuse to fit a system to nothing, or to observations of other levels."""
     if not seen:
         raise SpecError("there is nothing to calibrate from: no send or flat collective inside one level was measured")
     known = [level.name for level in system.levels if level.count > 1]
@@ -134,88 +130,93 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
                 f"what was observed does not fit the system {shown(system.name)}: "
                 f"{unknown('level of several', one.level, known)}"
             )
-    plain = replace(library, rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules))
-    reached: dict[tuple[str, Collective], tuple[float, float]] = {}  # of a level's bandwidth by a collective; its error
-    levels = list(system.levels)
-    shares: dict[str, tuple[float, float]] = {}
-    latencies: dict[str, float] = {}
-    residuals: list[float] = []
-    for number, level in enumerate(system.levels):
-        here = [one for one in seen if one.level == level.name]
-        together = [one for one in here if not one.alone]
-        kinds = sorted({one.collective for one in together if one.collective is not None})
-        sends = [one for one in here if one.collective is None]
-        if sends:
-            shares[level.name] = _send_share(system, number, sends)
-        if not kinds:
-            continue
-        solution: list[float] = []
-        for _ in range(ROUNDS if library.handshake else 1):
-            rows = []
-            for one in together:
-                if one.collective is None:
-                    continue
-                near = (solution[kinds.index(one.collective)], solution[-1]) if solution else None
-                wide, deep = _terms(system, plain, level.name, one, near)
-                row = [wide if one.collective is kind else 0.0 for kind in kinds]
-                rows.append([value / one.seconds for value in (*row, deep)])
-            solution, error, left = _least_squares(np.array(rows), np.ones(len(rows)))
-        residuals += left
-        for kind, value, off in zip(kinds, solution[:-1], error[:-1], strict=True):
-            reached[level.name, kind] = 1 / max(float(value), 1e-9), float(off) / max(float(value), 1e-9)
-        latency = max(float(solution[-1]), 0.0)
-        latencies[level.name] = float(error[-1]) / latency if latency else 0.0
-        levels[number] = replace(level, link=replace(level.link, latency=latency))
-    # What a collective reaches beyond or below what the sends of a level do is the library's. That it is what was
-    # guessed counts as an observation too, which noisy ones do not outweigh.
-    efficiencies: dict[Collective, float] = {}
-    efficiency_error: dict[Collective, float] = {}
-    for kind in sorted({kind for _, kind in reached}):
-        seen_at = [
-            (log(share / shares.get(name, (1.0, 0.0))[0]), off)
-            for (name, k), (share, off) in reached.items()
-            if k == kind
-        ]
-        trust = [max(off, FINEST) ** -2 for _, off in seen_at]
-        best = sum(t * value for t, (value, _) in zip(trust, seen_at, strict=True)) / (sum(trust) + GUESSED**-2)
-        efficiencies[kind] = exp(best)
-        efficiency_error[kind] = max(max(abs(value - best), off) for value, off in seen_at)
-    excess = max([1.0, *efficiencies.values()])  # no library is better than its links: what exceeds them is theirs
-    efficiencies = {kind: value / excess for kind, value in efficiencies.items()}
-    for name in {name for name, _ in reached} | set(shares):
-        share, off = shares.get(name, (1.0, 0.0))
-        shares[name] = share * excess, off
-    found = dict(library.rules)
-    in_chunks = dict(library.in_chunks)
-    for kind, value in efficiencies.items():
-        for rules in (found, in_chunks):
-            if kind in rules:
-                rules[kind] = tuple(replace(rule, efficiency=max(0.001, min(1.0, value))) for rule in rules[kind])
-    for number, level in enumerate(levels):
-        if level.link.bandwidth is not None and level.name in shares:
-            link = replace(level.link, bandwidth=level.link.bandwidth * shares[level.name][0])
-            levels[number] = replace(level, link=link)
-    return Fit(
-        replace(system, levels=tuple(levels)),
-        replace(
-            library,
-            name=f"{library.name}-calibrated",
-            rules=tuple(found.items()),
-            in_chunks=tuple(in_chunks.items()),
-        ),
-        {name: off for name, (_, off) in shares.items()},
-        latencies,
-        efficiency_error,
-        float(np.sqrt(np.mean(np.square(residuals)))) if residuals else 0.0,
-        len(seen),
-    )
+
+
+def _fit_level(system: System, library: Library, number: int, here: Sequence[Observation]) -> LevelFit:
+    """Fit one level to its own observations, with a library whose efficiencies are all 1.
+
+    The unknowns are the slowness of each collective, then the latency.
+    """
+    sends = [one for one in here if one.collective is None]
+    reached = _reached_by_sends(system, number, sends) if sends else None
+    together = [one for one in here if one.collective is not None and not one.alone]
+    if not together:
+        return LevelFit(reached)
+    kinds = sorted({one.collective for one in together if one.collective is not None})
+    found: Solution | None = None
+    for _ in range(ROUNDS if library.handshake else 1):
+        rows = [_row(system, library, one, kinds, found) for one in together]
+        found = _least_squares(np.array(rows))
+    assert found is not None
+    collectives = {}
+    for kind, value, off in zip(kinds, found.values[:-1], found.errors[:-1], strict=True):
+        slowness = max(float(value), 1e-9)
+        collectives[kind] = Estimate(1 / slowness, float(off) / slowness)
+    latency = max(float(found.values[-1]), 0.0)
+    error = float(found.errors[-1]) / latency if latency else 0.0
+    return LevelFit(reached, collectives, Estimate(latency, error), tuple(found.residuals))
+
+
+def _row(
+    system: System, library: Library, one: Observation, kinds: Sequence[Collective], before: Solution | None
+) -> list[float]:
+    """The factors of the unknowns for one observation, near the solution before; over the measured time."""
+    assert one.collective is not None
+    column = kinds.index(one.collective)
+    near = None if before is None else (before.values[column], before.values[-1])
+    slowness, latency = _terms(system, library, one, near)
+    return [value / one.seconds for value in (*(slowness if k == column else 0.0 for k in range(len(kinds))), latency)]
+
+
+def _efficiencies(levels: Sequence[LevelFit]) -> dict[Collective, Estimate]:
+    """What each collective reaches of what sends do, over all levels.
+
+    It is a mean of logarithms, each weighted by 1 / error², with the guess that it is 1 as one more observation. So
+    noisy levels move it less than precise ones. For example, 0.90 with an error of 1% at one level and 0.80 with 10%
+    at another, beside the guess of 1 with 3%: the weights are 10,000, 100 and 1,111, and the result is 0.91.
+    """
+    found = {}
+    for kind in sorted({kind for one in levels for kind in one.collectives}):
+        here = [(one.collectives[kind], one.sends) for one in levels if kind in one.collectives]
+        seen = [Estimate(log(one.value / (sends.value if sends else 1.0)), one.error) for one, sends in here]
+        weights = [max(one.error, FINEST) ** -2 for one in seen]
+        best = sum(weight * one.value for weight, one in zip(weights, seen, strict=True)) / (sum(weights) + GUESSED**-2)
+        found[kind] = Estimate(exp(best), max(max(abs(one.value - best), one.error) for one in seen))
+    return found
+
+
+def _fitted_level(level: Level, bandwidths: dict[str, Estimate], latencies: dict[str, Estimate]) -> Level:
+    link = level.link
+    if level.name in latencies:
+        link = replace(link, latency=latencies[level.name].value)
+    if link.bandwidth is not None and level.name in bandwidths:
+        link = replace(link, bandwidth=link.bandwidth * bandwidths[level.name].value)
+    return replace(level, link=link)
+
+
+def _fitted_library(library: Library, efficiencies: dict[Collective, float]) -> Library:
+    """The library with other efficiencies, for whole payloads and for chunks."""
+    changed = []
+    for rules in (dict(library.rules), dict(library.in_chunks)):
+        for kind in rules.keys() & efficiencies.keys():
+            value = max(0.001, min(1.0, efficiencies[kind]))
+            rules[kind] = tuple(replace(rule, efficiency=value) for rule in rules[kind])
+        changed.append(tuple(rules.items()))
+    return replace(library, name=f"{library.name}-calibrated", rules=changed[0], in_chunks=changed[1])
+
+
+def _goal(collective: Collective | None) -> Goal:
+    """The goal that a collective over the whole group achieves."""
+    return next(goal for goal in PROGRAM_GOALS if goal.flat is collective)
 
 
 def message_rate(system: System, library: Library, seen: Sequence[Observation]) -> float:
     """How many messages per second all devices handle, where they share processors, from the smallest collectives.
 
-    A quarter of the collectives reached at least this rate: the others wait for more than processors. Levels that were
-    said to have latency tell nothing.
+    A quarter of the collectives reached at least this rate; the others had to wait for more than the processors.
+    Levels that were said to have latency tell nothing.
+
+    For example, a tiny all-reduce for which all devices send 96 messages took 20 ms: that is 4,800 per second.
     """
     late = {level.name for level in system.levels if level.link.latency}
     together = [one for one in seen if one.collective is not None and not one.alone and one.level not in late]
@@ -230,14 +231,14 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
     rates = []
     for one in together:
         if one.bytes == tiny:
-            goal = next(goal for goal in PROGRAM_GOALS if goal.flat is one.collective)
+            goal = _goal(one.collective)
             model = CostModel(layout_of(placement, [one.level]), library, one.bytes)
             rates.append(model.seconds(flat_program(goal, 1), goal) / one.seconds)
     return float(np.percentile(rates, 75))
 
 
 def shared_processors(fitted: System, rate: float, nominal: System, library: Library) -> System:
-    """The fitted system with devices that share processors, which handle so many messages per second.
+    """The fitted system with devices that share processors, which handle `rate` messages per second.
 
     A message takes its share of the processors' time; that is its latency, unless the network was said to have some.
     """
@@ -249,16 +250,13 @@ def shared_processors(fitted: System, rate: float, nominal: System, library: Lib
     return replace(fitted, levels=levels, message_rate=rate)
 
 
-def _terms(
-    system: System, library: Library, level: str, one: Observation, near: tuple[float, float] | None
-) -> tuple[float, float]:
-    """How often the model's seconds at full bandwidth count, and how often the level's latency.
+def _terms(system: System, library: Library, one: Observation, near: tuple[float, float] | None) -> tuple[float, float]:
+    """The factors of slowness and latency in the model's time: its seconds at full bandwidth, its messages in a row.
 
-    That is the same everywhere, or with handshakes depends on which of them takes longer: so near a solution, as how
-    many times slower the links are than at full bandwidth, and the latency.
+    Without handshakes they are the same everywhere. With them, each turn waits for what takes longer, so they depend
+    on slowness and latency themselves: the model's time is taken as linear near the solution so far.
     """
-    assert one.collective is not None
-    goal = next(goal for goal in PROGRAM_GOALS if goal.flat is one.collective)
+    goal = _goal(one.collective)
 
     def seconds(latency: float, slowness: float) -> float:
         widths = [max(LEAST, min((each.link.bandwidth or MOST) / slowness, MOST)) for each in system.levels]
@@ -267,21 +265,22 @@ def _terms(
             for each, width in zip(system.levels, widths, strict=True)
         )
         placement = by_level(replace(system, levels=levels))
-        model = CostModel(layout_of(placement, [level]), library, one.bytes)
+        model = CostModel(layout_of(placement, [one.level]), library, one.bytes)
         return model.seconds(flat_program(goal, 1), goal)
 
-    if near is None:
+    if near is None:  # no latency at full bandwidth, then a latency of 1 s with links that take no time
         return seconds(0.0, 1.0), seconds(1.0, 1e-12)
     slowness, latency = max(near[0], 0.01), max(near[1], 1e-9)
     here = seconds(latency, slowness)
-    deep = (seconds(latency * 1.001, slowness) - here) / (latency * 0.001)
-    return (here - latency * deep) / slowness, deep
+    slope = (seconds(latency * 1.001, slowness) - here) / (latency * 0.001)
+    return (here - latency * slope) / slowness, slope
 
 
-def _send_share(system: System, number: int, sends: Sequence[Observation]) -> tuple[float, float]:
-    """Which share of a level's bandwidth the sends between two of its instances reached, and its error.
+def _reached_by_sends(system: System, number: int, sends: Sequence[Observation]) -> Estimate:
+    """Which share of a level's bandwidth the sends between two of its instances reached.
 
-    All devices of an instance send at once, so that the level's port is full, unless their own ports are slower.
+    All devices of an instance send at once, so that the level's port is full, unless their own ports are slower. For
+    example, on node=4@10MB/s,gpu=4@2MB/s four devices send 4 * 2 = 8 MB/s at most: that is the limit, and not 10.
     """
     counts = system.counts
     inside = prod(counts[number + 1 :])
@@ -297,26 +296,25 @@ def _send_share(system: System, number: int, sends: Sequence[Observation]) -> tu
     sizes = np.array([size * pairs for size, _ in chosen], dtype=float)
     times = np.array([seconds for _, seconds in chosen])
     if len(chosen) == 1:
-        return float(sizes[0] / times[0] / limit), 0.0
-    rows = np.stack([sizes / limit / times, 1 / times], axis=1)
-    solution, error, _ = _least_squares(rows, np.ones(len(times)))
-    if not solution[0] > 0:
+        return Estimate(float(sizes[0] / times[0] / limit), 0.0)
+    found = _least_squares(np.stack([sizes / limit / times, 1 / times], axis=1))
+    slowness = found.values[0]
+    if not slowness > 0:
         raise SpecError(
             f"the times of sends over {system.levels[number].name!r} do not grow with their bytes, so they tell no "
             "bandwidth; measure payloads of several sizes"
         )
-    return float(1 / solution[0]), float(error[0] / solution[0])
+    return Estimate(float(1 / slowness), float(found.errors[0] / slowness))
 
 
-def _least_squares(
-    rows: NDArray[np.float64], values: NDArray[np.float64]
-) -> tuple[list[float], list[float], list[float]]:
-    """The solution, its standard errors, and the residuals; a negative last unknown is taken for zero."""
-    solution, *_ = np.linalg.lstsq(rows, values, rcond=None)
+def _least_squares(rows: NDArray[np.float64]) -> Solution:
+    """The unknowns whose products with the rows are closest to 1; a negative last unknown is taken for zero."""
+    ones = np.ones(len(rows))
+    solution, *_ = np.linalg.lstsq(rows, ones, rcond=None)
     if solution[-1] < 0:
-        solution = np.append(np.linalg.lstsq(rows[:, :-1], values, rcond=None)[0], 0.0)
-    left = values - rows @ solution
-    freedom = max(len(values) - rows.shape[1], 1)
+        solution = np.append(np.linalg.lstsq(rows[:, :-1], ones, rcond=None)[0], 0.0)
+    left = ones - rows @ solution
+    freedom = max(len(ones) - rows.shape[1], 1)
     scale = float(left @ left) / freedom
     covariance = np.linalg.pinv(rows.T @ rows) * scale
-    return list(solution), list(np.sqrt(np.maximum(np.diag(covariance), 0.0))), list(left)
+    return Solution(list(solution), list(np.sqrt(np.maximum(np.diag(covariance), 0.0))), list(left))

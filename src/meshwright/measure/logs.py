@@ -5,7 +5,7 @@ from pathlib import Path
 
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
-from meshwright.measure.calibrate import Observation
+from meshwright.measure.observations import Observation
 from meshwright.text.spec import shown
 
 _NCCL = {
