@@ -18,7 +18,6 @@ import pytest
 import meshwright
 from meshwright import (
     Collective,
-    Goal,
     load_library,
     load_system,
     load_workload,
@@ -30,6 +29,7 @@ from meshwright import (
 from meshwright.cli import main
 from meshwright.cost.algorithms import ALGORITHMS, phases
 from meshwright.cost.library import library_names
+from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.system.read import preset_names
 from meshwright.workload.workload import workload_names
 from tests.cli.test_verbs import run
@@ -323,14 +323,13 @@ def test_what_algorithms_are_for() -> None:
 
 
 def test_the_changelog_counts_right() -> None:
-    words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-    numbers = dict(zip((*words, "thirteen", "fourteen", "fifteen", "sixteen", "seventeen"), range(18), strict=True))
+    numbers = {"two": 2, "three": 3, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14}
     text = (ROOT / "CHANGELOG.md").read_text()
     there = {"presets": preset_names(), "algorithms": ALGORITHMS, "examples": workload_names()}
     for what, known in there.items():
         (said,) = re.findall(rf"(\w+) {what}\b", text)
         assert numbers[said] == len(known), what
-    for name in (*library_names(), *main.commands, *Goal):
+    for name in (*library_names(), *main.commands, *PROGRAM_GOALS):
         assert re.search(rf"\b{name}\b", text), name
 
 
