@@ -37,8 +37,6 @@ LONGEST_FILE, LONGEST_FUNCTION = 350, 60
 """In lines."""
 
 LONG = {
-    "meshwright.cost.algorithms": "the table of all algorithms, and what each sends: they are read beside each other",
-    "meshwright.cost.model": "one model: being divided",
     "meshwright.mpi": "being merged with torch's runtime",
     "meshwright.testbed": "being divided",
     "meshwright.torch.reducer": "being merged with MPI's runtime",

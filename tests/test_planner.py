@@ -108,3 +108,13 @@ def test_bad_problems_are_refused() -> None:
 def test_errors_are_the_projects_own() -> None:
     with pytest.raises(MeshwrightError):
         plan(A100, AXES, [Reduction(("data",), 1)], top=0)
+
+
+def test_the_search_and_the_plan_follow_the_same_rule_of_a_library() -> None:
+    """75 x 262143 bytes over 75 devices are exactly 262143 bytes each, up to which a rule of Open MPI counts."""
+    system = parse_system("node=2@1GB/s,gpu=150@100GB/s")
+    reductions = [Reduction(("a",), 75 * 262143, 1, Goal.REDUCE_SCATTER), Reduction(("b",), 233000)]
+    (best,) = plan(system, {"a": 150, "b": 2}, reductions, library="openmpi", top=1).candidates
+    every = plan(system, {"a": 150, "b": 2}, reductions, library="openmpi").candidates
+    assert best.placement.matrix == ((2, 75), (1, 2))
+    assert best.seconds == min(candidate.seconds for candidate in every) == pytest.approx(0.019857, rel=1e-4)

@@ -12,6 +12,9 @@ def bound(layout: Layout, goal: Goal, payload: int) -> float:
 
     At each level, an instance is seen as one large device. Each instance that a group spans must send at least the
     goal's least share through its port, for every group that has members in it.
+
+    For example, an all-reduce on node=4@8GB/s,gpu=16@270GB/s in groups that have one GPU in each node: a node must send
+    2 x 3/4 of the payload for each of its 16 groups, at 8 GB/s.
     """
     check_links(layout.system)
     seconds = 0.0

@@ -98,7 +98,7 @@ class Library:
             raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
 
     def rule(self, collective: Collective, held: float) -> Rule:
-        """The rule for a collective when a device holds that many bytes."""
+        """The rule for a collective when a device holds `held` bytes."""
         rules = dict(self.rules)[collective]
         return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
 

@@ -7,8 +7,9 @@ from math import inf
 from os import PathLike
 
 from meshwright.cost.bound import bound
+from meshwright.cost.contention import step_kind
 from meshwright.cost.library import Library, as_library
-from meshwright.cost.model import AnyPayload, CostModel, step_kind
+from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
 from meshwright.language.program import Collective, Pipelined, as_collectives
@@ -141,7 +142,7 @@ class Planner:
         self.rings = system.order_matters
         self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
-        self.costs: dict[Row, AnyPayload] = {}
+        self.models: dict[tuple[object, ...], CostModel] = {}
 
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
         """The best placements, with the best program for each reduction on them."""
@@ -211,13 +212,17 @@ class Planner:
         key = one.goal, one.bytes, layout.radices
         if key not in self.least:
             graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
-            if layout.radices not in self.costs:
-                self.costs[layout.radices] = AnyPayload(layout, self.library)
-            costs = self.costs[layout.radices]
-            self.least[key] = graph.least(step_kind, lambda kind: costs.seconds(*kind, one.bytes))
+            self.least[key] = graph.least(step_kind, self._model(layout, one.bytes).kind_seconds)
             if self.least[key] == inf:
                 self._planned(number, layout)  # says what is wrong
         return self.least[key]
+
+    def _model(self, layout: Layout, payload: int) -> CostModel:
+        """The cost model of a layout and a payload; what it has computed serves every communication that has both."""
+        key = payload, layout.radices, layout.columns
+        if key not in self.models:
+            self.models[key] = CostModel(layout, self.library, payload)
+        return self.models[key]
 
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
         """The best programs of the only communication on a placement."""
@@ -226,7 +231,7 @@ class Planner:
         return tuple(Plan(placement, self.library, (planned,)) for planned in ranked)
 
     def _ranked(self, layout: Layout, one: Communication, top: int) -> list[Planned]:
-        model = CostModel(layout, self.library, one.bytes)
+        model = self._model(layout, one.bytes)
         if not one.goal.has_programs:
             return [predict(model, one)]
         levels, goal = len(layout.levels), one.goal

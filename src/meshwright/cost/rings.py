@@ -1,0 +1,94 @@
+"""Ring algorithms: every member sends to the next one in rank order, in one way or in both."""
+
+from dataclasses import replace
+from math import prod
+
+from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Shape, Traffic, hops, inside, listed
+from meshwright.language.program import ROOTED, Collective
+
+
+def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
+    """One ring in rank order, pipelined: it enters and leaves every instance once. Rooted: a ring less one edge.
+
+    With `rotates`, there are many rings that share the payload, one for each way to turn the order of the children at
+    the levels below the first, so that each member has its turn in leaving an instance. A root stays where it is.
+    """
+    size = prod(shape)
+    edge, rounds = {
+        Collective.ALL_REDUCE: (2 * (size - 1) / size, 2.0),
+        Collective.REDUCE_SCATTER: ((size - 1) / size, 1.0),
+        Collective.ALL_GATHER: (float(size - 1), 1.0),
+        Collective.REDUCE: (1.0, 1.0),
+        Collective.BROADCAST: (1.0, 1.0),
+    }[collective]
+    closed = collective not in ROOTED
+    rotates = rotates and closed
+    # Of `fan` rotated rings, one leaves the instance at a child where all others pass on to the next child.
+    stay = [(fan - 1) / fan if rotates and level > 0 else float(fan > 1) for level, fan in enumerate(shape)]
+    path = _cycle(shape) if closed else hops(shape)
+    below = inside(shape)
+    levels = []
+    for level, fan in enumerate(shape):
+        alone = 1 / below[level] if rotates else 1.0
+        levels.append(
+            Traffic(
+                port=edge,
+                inner=edge * stay[level],
+                shared=edge * (fan - 1 + (level == 0 and closed)),
+                outer=edge * _ends(prod(shape[:level]), closed),
+                device=edge * alone,
+                device_inner=edge * stay[level] * alone,
+                messages=rounds * path[level],
+            )
+        )
+
+    def pairs(level: int) -> Pairs:
+        around = rotates or (level == 0 and closed)
+        for child in range(shape[level] if around and shape[level] > 1 else shape[level] - 1):
+            yield child, (child + 1) % shape[level], edge * stay[level]
+
+    return (Phase(tuple(levels), pairs, rounds * (size - 1) * size if closed else size - 1.0, round=closed),)
+
+
+def _cycle(shape: Shape) -> tuple[float, ...]:
+    """The hops of the slowest part of the payload on its way round a ring: all edges but one of the innermost."""
+    path = list(hops(shape))
+    innermost = max(level for level, fan in enumerate(shape) if fan > 1)
+    path[0] += 1
+    path[innermost] -= 1
+    return tuple(path)
+
+
+def _ends(instances: int, closed: bool) -> int:
+    """How many edges of the ring join one of the instances to the others, at most."""
+    return min(2, instances if closed and instances > 1 else instances - 1)
+
+
+def two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> Phases | None:
+    """Half of the payload round the ring each way, so that links between neighbours carry as much either way."""
+    if collective in ROOTED:
+        return None
+    (one_way,) = ring(collective, shape, rotates)
+    levels = list(one_way.levels)
+    if not rotates:
+        for level, (traffic, members) in enumerate(zip(levels, inside(shape), strict=True)):
+            # A child passes on one half each way; of two children in an outer ring, each only to the other.
+            inner = traffic.port / 2 * (2 if level == 0 else min(shape[level] - 1, 2))
+            device = traffic.port if members == 1 else traffic.port / 2
+            levels[level] = replace(traffic, inner=inner, device=device, device_inner=min(device, inner))
+
+    def pairs(level: int) -> Pairs:
+        for child, other, amount in one_way.pairs(level):
+            yield child, other, amount / 2
+            yield other, child, amount / 2
+
+    return (replace(one_way, levels=tuple(levels), pairs=pairs, sent=2 * one_way.sent),)
+
+
+def ring_gather(collective: Collective, shape: Shape, rotates: bool) -> Phases | None:
+    """A reduction to the root as a ring ReduceScatter, then everyone sends its part to the root."""
+    size = prod(shape)
+    if collective is not Collective.REDUCE or size > MOST_LISTED:
+        return None
+    gather = listed(shape, [(member, 0) for member in range(1, size)], 1 / size)
+    return (*ring(Collective.REDUCE_SCATTER, shape, rotates), gather)

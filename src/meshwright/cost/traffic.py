@@ -1,0 +1,132 @@
+"""Traffic: what one group sends at each level of the system, phase by phase, before any bandwidth.
+
+A group's members are numbered in rank order. Its shape gives, for each level of the system from the outermost that the
+group spans down to the devices, how many children of one instance hold members of it (1 where it does not fan out).
+All amounts are in units of the bytes that a member holds before the step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from meshwright.language.program import Collective
+
+Shape = tuple[int, ...]
+
+Pairs = Iterator[tuple[int, int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What flows at one level during a phase. A child's port joins it to its siblings.
+
+    port: through the busiest child's port, in its busier direction: all traffic that enters or leaves the child.
+    inner: the same without the traffic that enters or leaves the parent.
+    shared: between the children of one instance, all together.
+    outer: what `shared` grows by with the traffic into and out of an instance.
+    device: through the port by the busiest single device.
+    device_inner: the same without the traffic that enters or leaves the parent.
+    messages: how many follow each other.
+    """
+
+    port: float
+    inner: float
+    shared: float
+    outer: float
+    device: float
+    device_inner: float
+    messages: float
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Traffic that flows at the same time. Two phases are equal if they are the same object: they are cached.
+
+    levels: the traffic of each level of the group's shape.
+    pairs: for a level, who sends how much to whom among the children of one instance, as (child, child, amount).
+    sent: how many messages there are, of all members together.
+    round: whether they go round a ring, where in every turn each member sends one.
+    """
+
+    levels: tuple[Traffic, ...]
+    pairs: Callable[[int], Pairs]
+    sent: float
+    round: bool = False
+
+
+Phases = tuple[Phase, ...]
+
+Algorithm = Callable[[Collective, Shape, bool], Phases | None]
+"""From a collective, a shape and whether the library rotates to phases, or None where the algorithm cannot be used.
+
+Rotating means that rings and trees are laid so that all members of an instance take turns in leaving it.
+"""
+
+
+def inside(shape: Shape) -> tuple[int, ...]:
+    """The members below one child, per level.
+
+    >>> inside((4, 16))
+    (16, 1)
+    """
+    return tuple(prod(shape[level + 1 :]) for level in range(len(shape)))
+
+
+def hops(shape: Shape) -> tuple[float, ...]:
+    """How often the path through all members in rank order crosses from child to child, per level.
+
+    >>> hops((4, 16))
+    (3.0, 60.0)
+    """
+    return tuple(float(prod(shape[:level]) * (fan - 1)) for level, fan in enumerate(shape))
+
+
+MOST_LISTED = 2**12
+"""Algorithms whose edges are listed one by one are not used in larger groups."""
+
+
+def listed(shape: Shape, edges: Sequence[tuple[int, int]], amount: float) -> Phase:
+    """A phase from its edges (member, member), each carrying the same amount."""
+    source, target = (np.array(ends) for ends in zip(*edges, strict=True))
+    below = inside(shape)
+    outermost = next(level for level, b in enumerate(below) if (source // b != target // b).any())
+    levels = []
+    for level, fan in enumerate(shape):
+        b, w = below[level], below[level] * fan
+        leaves, stays = source // b != target // b, source // w == target // w
+        internal, external = leaves & stays, ~stays
+        shared = _most(source[internal] // w)
+        crossing = _most(np.concatenate([source[internal], source[external], target[external]]) // w)
+        levels.append(
+            Traffic(
+                port=amount * max(_most(source[leaves] // b), _most(target[leaves] // b)),
+                inner=amount * max(_most(source[internal] // b), _most(target[internal] // b)),
+                shared=amount * shared,
+                # Of the instance where it is most, beyond what stays inside the busiest: the two may differ.
+                outer=amount * (crossing - shared),
+                device=amount * max(_most(source[leaves]), _most(target[leaves])),
+                device_inner=amount * max(_most(source[internal]), _most(target[internal])),
+                messages=float(level == outermost),
+            )
+        )
+
+    def pairs(level: int) -> Pairs:
+        """Of the instance that has the most traffic."""
+        b, w = below[level], below[level] * shape[level]
+        here = [(s, t) for s, t in edges if s // b != t // b and s // w == t // w]
+        busiest = _busiest([s // w for s, _ in here])
+        for s, t in here:
+            if s // w == busiest:
+                yield s // b % shape[level], t // b % shape[level], amount
+
+    return Phase(tuple(levels), pairs, float(len(edges)))
+
+
+def _most(values: np.ndarray) -> float:
+    return float(np.bincount(values).max()) if len(values) else 0.0
+
+
+def _busiest(values: list[int]) -> int:
+    return max(set(values), key=values.count) if values else -1

@@ -1,0 +1,157 @@
+"""Tree algorithms: NCCL's double binary tree, binomial trees, a star, and the tree of reducing switches."""
+
+from math import prod
+
+from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Shape, Traffic, hops, inside, listed
+from meshwright.language.program import Collective
+
+
+def tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
+    """A double binary tree between the outermost instances, a chain through the members inside each, pipelined.
+
+    As in NCCL. Several of them are laid so that every instance and every member takes every role in turn, so what
+    counts is the average over all rotations of the trees and of the chains. A root could not take turns.
+
+    For example, four nodes with two GPUs each: the shape (4, 2). Each of the two trees has three edges, which carry
+    half of the payload up and then down. All together, the nodes send 2 x 3 x 2 x 1/2 = 6 payloads, so that each sends
+    `between` = 1.5 of them. Inside a node, the chains are the two ways to cut a cycle of two links, so that each link
+    carries `link` = 1/2 of the payload up and as much down. A GPU sends up and down its chain (2 x 1/2), and it leaves
+    the node for half of the payload (1.5 / 2): in all, 1.75 payloads go out of its port, and as many come in.
+    """
+    if collective is not Collective.ALL_REDUCE:
+        return None
+    outermost, members = shape[0], prod(shape[1:])
+    between = 2 * (outermost - 1) / outermost
+    # What one link of the chain carries each way; a rotation breaks each link of the cycle once.
+    link = 1 - 1 / members
+    chain_level = next((k for k in range(1, len(shape)) if shape[k] > 1), len(shape))
+    depth, chain = float((outermost - 1).bit_length()), hops((1, *shape[1:]))
+    leaving = between / members  # what one member sends to other instances
+    levels = [Traffic(between, between, between * outermost, 0.0, leaving, leaving, 2 * depth)]
+    for level in range(1, len(shape)):
+        if level < chain_level:  # a single child: everything passes through it
+            levels.append(Traffic(between, 0.0, 0.0, 2 * between, leaving, 0.0, 2 * chain[level]))
+        else:
+            levels.append(_chained(shape, level, level == chain_level, link, between, 2 * chain[level]))
+
+    def pairs(level: int) -> Pairs:
+        fan = shape[level]
+        if level == 0:
+            for parent, child in double_tree(outermost):
+                for turn in range(outermost):
+                    a, b = (parent + turn) % outermost, (child + turn) % outermost
+                    yield a, b, 0.5 / outermost
+                    yield b, a, 0.5 / outermost
+        else:
+            for child in range(fan if level == chain_level and fan > 1 else fan - 1):
+                following = (child + 1) % fan
+                yield child, following, link
+                yield following, child, link
+
+    return (Phase(tuple(levels), pairs, 4.0 * (prod(shape) - 1)),)
+
+
+def _chained(shape: Shape, level: int, around: bool, link: float, between: float, messages: float) -> Traffic:
+    """The traffic of a level that the chains run through: down to the next child, and up to the previous one.
+
+    around: whether a rotated chain also goes from the last child to the first, as it does at the chain's first level.
+    """
+    fan, below, members = shape[level], inside(shape)[level], prod(shape[1:])
+    share = below / members
+    spread = float(fan > 1)
+    neighbours = 2 if around or fan > 2 else 1
+    single = 2 * link if below == 1 else link
+    return Traffic(
+        port=2 * link + between * share,
+        inner=spread * neighbours * link,
+        shared=spread * 2 * link * (fan - 1 + around),
+        outer=2 * between * share * fan + (0.0 if around else 4 * link),
+        device=single + between / members,
+        device_inner=spread * min(single, neighbours * link),
+        messages=messages,
+    )
+
+
+def double_tree(size: int) -> list[tuple[int, int]]:
+    """The (parent, child) edges of two binary trees on `size` nodes; each carries half of the payload.
+
+    The first is the in-order tree; the second the same shifted by one, so that inner nodes of one are mostly leaves of
+    the other.
+    """
+
+    def in_order(low: int, high: int) -> tuple[int, list[tuple[int, int]]]:
+        step = 1
+        while 2 * step <= high - low + 1:
+            step *= 2
+        root = low + step - 1
+        edges = []
+        for a, b in ((low, root - 1), (root + 1, high)):
+            if a <= b:
+                child, below = in_order(a, b)
+                edges += [(root, child), *below]
+        return root, edges
+
+    _, first = in_order(0, size - 1)
+    return first + [((a + 1) % size, (b + 1) % size) for a, b in first]
+
+
+def switch(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
+    """The switches add up: every child sends what its members have in sum up once, and gets the total back once."""
+    if collective is not Collective.ALL_REDUCE:
+        return None
+    levels = []
+    for fan, members in zip(shape, inside(shape), strict=True):
+        spans = float(fan > 1)
+        levels.append(
+            Traffic(
+                port=1.0,
+                inner=spans,
+                shared=2.0 * fan * spans,
+                outer=2.0 * (1 - spans),
+                device=1 / members,
+                device_inner=1 / members * spans,
+                messages=2 * spans,
+            )
+        )
+    return (Phase(tuple(levels), lambda _level: iter(()), 2.0 * prod(shape)),)
+
+
+def binomial_stages(size: int) -> list[list[tuple[int, int]]]:
+    """The edges of a binomial tree from member 0, by how far the sender is from the root; nearest members first.
+
+    A member sends to all its children as soon as it has the data, at once.
+
+    >>> binomial_stages(6)
+    [[(0, 1), (0, 2), (0, 4)], [(1, 3), (1, 5)]]
+    """
+    stages: list[list[tuple[int, int]]] = [[] for _ in range((size - 1).bit_length())]
+    for member in range(size):
+        distance = 1 << member.bit_length()
+        while member + distance < size:
+            stages[member.bit_count()].append((member, member + distance))
+            distance *= 2
+    return [stage for stage in stages if stage]
+
+
+def binomial(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
+    """A binomial tree, one stage after the other, nothing pipelined."""
+    if prod(shape) > MOST_LISTED:
+        return None
+    stages = binomial_stages(prod(shape))
+    if collective is Collective.BROADCAST:
+        return tuple(listed(shape, stage, 1.0) for stage in stages)
+    if collective is Collective.REDUCE:
+        return tuple(listed(shape, [(t, s) for s, t in stage], 1.0) for stage in reversed(stages))
+    return None
+
+
+def reduce_and_scatter(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
+    """In groups of two or three: everyone sends all to the first, which adds up and sends each its part."""
+    size = prod(shape)
+    if collective is not Collective.REDUCE_SCATTER or size > 3:
+        return None
+    others = range(1, size)
+    return (
+        listed(shape, [(member, 0) for member in others], 1.0),
+        listed(shape, [(0, member) for member in others], 1 / size),
+    )
