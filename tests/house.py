@@ -100,7 +100,8 @@ def imports() -> list[Import]:
         for target, line in imported_names(path):
             while target not in known:  # what is imported may be a function of a module
                 target = target.rpartition(".")[0]
-            found.append(Import(name, target, line))
+            if target != name:  # a package may look its own modules up by name
+                found.append(Import(name, target, line))
     return found
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cli import main
+from meshwright.cli import VERBS
 from tests.golden import TRANSCRIPTS, Entry, read_transcript, run_transcript, same
 
 
@@ -20,7 +20,7 @@ def test_commands_print_what_was_recorded(path: Path) -> None:
 def test_every_verb_is_recorded() -> None:
     commands = [entry.command for path in TRANSCRIPTS for entry in read_transcript(path)]
     assert len(commands) == len(set(commands)) >= 60
-    for verb in main.commands:
+    for verb in VERBS:
         assert any(command.startswith(f"meshwright {verb}") for command in commands), verb
 
 

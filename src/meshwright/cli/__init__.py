@@ -9,30 +9,51 @@ import errno
 import signal
 import sys
 import warnings
+from importlib import import_module
 from typing import Any, TextIO
 
 import click
 
-from meshwright.cli.accuracy import accuracy
-from meshwright.cli.bench import bench
-from meshwright.cli.calibrate import calibrate
-from meshwright.cli.check import check
-from meshwright.cli.explain import explain
-from meshwright.cli.hosts import hosts
-from meshwright.cli.placements import placements
-from meshwright.cli.plan import plan
-from meshwright.cli.programs import programs
-from meshwright.cli.reproduce import reproduce
-from meshwright.cli.run import run
-from meshwright.cli.systems import systems
-from meshwright.cli.testbed import testbed
-from meshwright.cli.workload import workload
 from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
 from meshwright.runtime.signals import Interrupted, interrupting
 
+VERBS = {
+    "accuracy": "Compare measurements of `bench` with predictions.",
+    "bench": "Measure programs beside the library's own collective.",
+    "calibrate": "Fit a system's links and a library to measurements.",
+    "check": "Check that a program is valid, and show what devices hold.",
+    "explain": "Show where the time of a plan goes, and what would help.",
+    "hosts": "Write the placement of a plan for mpirun or Slurm.",
+    "placements": "List or count the placements of axes on a system.",
+    "plan": "Rank placements, with the best program for each reduction.",
+    "programs": "List or count the valid programs of a hierarchy.",
+    "reproduce": "Repeat the evaluation of the P2 paper.",
+    "run": "Run a plan for real, check the results, and time it.",
+    "systems": "List the built-in systems.",
+    "testbed": "Emulate a hierarchical cluster on this machine.",
+    "workload": "Show or derive what a training step sends.",
+}
+"""Every verb, and what it does in a line. Its module has the same name, and is loaded when the verb is used."""
+
 
 class _Group(click.Group):
-    """A group that turns every error a user can meet into a message and an exit code."""
+    """Loads verbs as they are used, and turns every error a user can meet into a message and an exit code."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """All verbs."""
+        return list(VERBS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        """A verb by its name."""
+        if name not in VERBS:
+            return None
+        verb: click.Command = getattr(import_module(f"meshwright.cli.{name}"), name)
+        return verb
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show all verbs without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; a signal lets it clean up, and then ends it with the exit code that shells expect."""
@@ -94,22 +115,3 @@ class _FailedRun(click.ClickException):
 @click.version_option(package_name="meshwright")
 def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""
-
-
-for verb in (
-    plan,
-    explain,
-    placements,
-    programs,
-    check,
-    systems,
-    workload,
-    reproduce,
-    run,
-    hosts,
-    testbed,
-    bench,
-    calibrate,
-    accuracy,
-):
-    main.add_command(verb)
