@@ -38,7 +38,6 @@ LONGEST_FILE, LONGEST_FUNCTION = 350, 60
 
 LONG = {
     "meshwright.mpi": "being merged with torch's runtime",
-    "meshwright.testbed": "being divided",
     "meshwright.torch.reducer": "being merged with MPI's runtime",
     "meshwright.workload.llm": "being divided",
     "meshwright.workload.llm.Model.lines": "being divided",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-import meshwright.testbed as beds
+import meshwright.testbed.bed as beds
 from benchmarks.soak.benches import bench_arguments, finish, undisturbed, verb
 from benchmarks.soak.cell import Outcome, ended, text_of, wait_for
 from benchmarks.soak.interrupts import calibrate_arguments, plan_arguments

@@ -8,16 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from meshwright import EngineError, SpecError, parse_system
-from meshwright import testbed as beds
 from meshwright.measure.records import read_measurements
 from meshwright.runtime.signals import Interrupted, interrupting
 from meshwright.system.read import system_document
 from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
+from meshwright.testbed import bed as bed_module
+from meshwright.testbed import build as build_module
 from tests.cli.test_verbs import run, run_json
 from tests.testbed.conftest import needs_testbed
 from tests.traps import Traps
@@ -187,10 +189,14 @@ def test_a_crashed_run_is_cleaned_up() -> None:
 
 
 @needs_testbed
-@pytest.mark.parametrize("at", ["write_file", "_build", "_started"])
-def test_a_testbed_whose_building_is_interrupted_leaves_nothing(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "at"), [(bed_module, "write_file"), (bed_module, "build"), (build_module, "_completed")]
+)
+def test_a_testbed_whose_building_is_interrupted_leaves_nothing(
+    module: ModuleType, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = f"stop{os.getpid()}"
-    work = getattr(beds, at)
+    work = getattr(module, at)
     calls: list[object] = []
 
     def struck(*given: Any, **options: Any) -> Any:
@@ -200,7 +206,7 @@ def test_a_testbed_whose_building_is_interrupted_leaves_nothing(at: str, monkeyp
             os.kill(os.getpid(), signal.SIGTERM)
         return done
 
-    monkeypatch.setattr(beds, at, struck)
+    monkeypatch.setattr(module, at, struck)
     done = run("testbed", "up", "--system", SPEC, "--name", name)
     assert (done.exit_code, done.stderr) == (143, "Error: interrupted by SIGTERM\n")
     assert not namespaces(name)
@@ -212,7 +218,7 @@ def test_a_tool_that_has_started_is_waited_for_before_a_signal_counts(tmp_path: 
     """Otherwise it might still make what the cleaning up looked for in vain."""
     made = tmp_path / "made"
     with pytest.raises(Interrupted), interrupting():
-        beds._started(["sh", "-c", f"kill -TERM $PPID; sleep 0.2; touch {made}"])
+        build_module._completed(["sh", "-c", f"kill -TERM $PPID; sleep 0.2; touch {made}"])
     assert made.exists()
 
 
@@ -274,7 +280,7 @@ def test_without_the_rights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_known_about_a_testbed_may_be_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("meshwright.testbed.STATE", tmp_path)
+    monkeypatch.setattr("meshwright.testbed.bed.STATE", tmp_path)
     (tmp_path / "testbed-x.json").write_text("{")
     with pytest.raises(SpecError, match="cannot read what is known about testbed 'x'"):
         find("x")
@@ -287,8 +293,8 @@ def test_what_others_could_have_written_about_a_testbed_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     state = tmp_path / "meshwright"
-    monkeypatch.setattr("meshwright.testbed.STATE", state)
-    monkeypatch.setattr("meshwright.testbed.missing_rights", lambda: "")
+    monkeypatch.setattr("meshwright.testbed.bed.STATE", state)
+    monkeypatch.setattr("meshwright.testbed.build.missing_rights", lambda: "")
     assert find("x") is None
     known = state / "testbed-x.json"
 

@@ -19,7 +19,7 @@ from meshwright.measure.jobs import Bar, Job, measure_here, no_bar
 from meshwright.measure.records import Measurement, Records
 from meshwright.measure.trials.runners import require
 from meshwright.runtime.signals import die_with_parent, fork
-from meshwright.testbed import Testbed, ending
+from meshwright.testbed.bed import Testbed, ending
 
 POLL = 0.05
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from meshwright.system.read import load_system
-from meshwright.testbed import Testbed, missing_rights, up
+from meshwright.testbed.bed import Testbed, up
+from meshwright.testbed.build import missing_rights
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from math import prod
 
 from meshwright.errors import EngineError
 from meshwright.runtime.signals import fork
-from meshwright.testbed import Testbed
+from meshwright.testbed.bed import Testbed
 
 PORT = 15_201
 PINGS = 20

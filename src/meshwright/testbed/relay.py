@@ -17,7 +17,8 @@ import sys
 import time
 from contextlib import suppress
 
-from meshwright.testbed import TUN, enter, known
+from meshwright.testbed.bed import known
+from meshwright.testbed.build import TUN, enter
 from meshwright.testbed.network import INBOX, Network
 
 ATTACH = 0x400454CA  # TUNSETIFF

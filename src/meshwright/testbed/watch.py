@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from meshwright.testbed import running
+from meshwright.testbed.bed import running
 
 
 def link_watch(name: str) -> Callable[[Callable[[], object]], dict[str, int]]:
