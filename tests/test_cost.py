@@ -22,7 +22,7 @@ from meshwright import (
     program_graph,
 )
 from meshwright.cost.algorithms import ALGORITHMS
-from meshwright.cost.library import Library, Rule
+from meshwright.cost.library import Library, LibraryRule
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
 from meshwright.language.semantics import apply_step, start_state
@@ -47,7 +47,7 @@ def cases(draw: st.DrawFn, max_devices: int) -> tuple[Placement, list[str]]:
 
 def only(choices: dict[Collective, str], rotates: bool, handshake: bool = False) -> Library:
     """A library with one algorithm for each collective."""
-    rules = tuple((c, (Rule((choices[c],), otherwise=("ring",)),)) for c in Collective)
+    rules = tuple((c, (LibraryRule((choices[c],), otherwise=("ring",)),)) for c in Collective)
     return Library("drawn", rotates, rules, handshake=handshake)
 
 

@@ -21,7 +21,7 @@ from meshwright.measure.observations import Observation, microbenchmarks, observ
 from meshwright.measure.records import Records, read_measurements
 from meshwright.measure.trials.numpy import NumpyRunner
 from meshwright.measure.trials.trial import payloads
-from meshwright.planning.constraints import Rule
+from meshwright.planning.constraints import ConstraintRule
 from meshwright.system.read import parse_system_yaml
 from meshwright.text.spec import shown
 from meshwright.workload.workload import parse_workload_yaml
@@ -86,7 +86,7 @@ def test_systems_libraries_and_paths_may_be_given_as_text(tmp_path: Path) -> Non
         (lambda: mw.read_plan("x" * 5000), "cannot read the plan file .*File name too long"),
         (lambda: mw.read_plan("x\0"), "cannot read the plan file .*null"),
         (lambda: mw.write_plan(None, "x.json"), "expected a Plan"),  # type: ignore[arg-type]
-        (lambda: mw.Constraint(Rule.INSIDE, "a b", "node"), "'a b' in the constraint is not a name"),
+        (lambda: mw.Constraint(ConstraintRule.INSIDE, "a b", "node"), "'a b' in the constraint is not a name"),
         (lambda: mw.fixed_row("a", 4), "expected a list of factors"),  # type: ignore[arg-type]
         (lambda: mw.Library("l", False, ()), "has no rules for AllReduce"),
         (lambda: mw.Line("data=8"), "expected a Reduction or a Transfer"),  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ from meshwright import (
     write_plan,
 )
 from meshwright.cost.bound import bound
-from meshwright.cost.library import Rule, load_library
+from meshwright.cost.library import LibraryRule, load_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
@@ -66,7 +66,7 @@ def test_a_pipelined_time_by_hand() -> None:
 
 def test_a_library_may_do_collectives_otherwise_in_chunks() -> None:
     plain = pipeline("node=4@50MB/s,gpu=4@100MB/s", payload=100_000_000)
-    slow = (Rule(("ring",), efficiency=0.5),)
+    slow = (LibraryRule(("ring",), efficiency=0.5),)
     library = replace(plain.model.library, in_chunks=((Collective.ALL_REDUCE, slow),))
     found = Pipeline(CostModel(plain.model.layout, library, 100_000_000), Goal.ALL_REDUCE, 16)
     assert found.seconds(Pipelined(((INSIDE, 1),))) == plain.seconds(Pipelined(((INSIDE, 1),)))

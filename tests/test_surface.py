@@ -3,6 +3,8 @@
 import ast
 import inspect
 from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import cached_property
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -12,6 +14,7 @@ from tests.house import modules
 
 PUBLIC = {name: getattr(meshwright, name) for name in meshwright.__all__}
 FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
+CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(value) and not issubclass(value, Enum)}
 
 
 def ours(annotation: Any) -> Iterator[type]:
@@ -26,10 +29,27 @@ def given(function: Callable[..., Any]) -> Iterator[type]:
     yield from ours(get_type_hints(function)["return"])
 
 
+def members(owner: type) -> Iterator[tuple[str, type]]:
+    """The types of fields, of properties and of what methods return, each with the name that leads to it."""
+    for name, annotation in get_type_hints(owner).items():
+        yield from ((name, found) for found in ours(annotation))
+    for name, value in vars(owner).items():
+        function = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+        function = value.func if isinstance(value, cached_property) else function
+        if not name.startswith("_") and inspect.isfunction(function):
+            yield from ((name, found) for found in given(function))
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_a_function_returns_can_be_imported(name: str) -> None:
     for found in given(FUNCTIONS[name]):
         assert found in PUBLIC.values(), f"{name} returns {found.__name__}"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_a_class_holds_can_be_imported(name: str) -> None:
+    for member, found in members(CLASSES[name]):
+        assert found in PUBLIC.values(), f"{name}.{member} is a {found.__name__}"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

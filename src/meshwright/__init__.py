@@ -4,7 +4,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from meshwright.cost.library import Library, load_library
+from meshwright.cost.library import Library, LibraryRule, load_library
 from meshwright.errors import (
     EngineError,
     InvalidProgramError,
@@ -23,13 +23,14 @@ from meshwright.language.semantics import check_program
 from meshwright.language.synthesis import ProgramGraph, program_graph
 from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
 from meshwright.placement.placement import Placement, count_placements, parse_axes, placements
-from meshwright.planning.constraints import Constraint, fixed_row, inside, not_across
+from meshwright.planning.constraints import Constraint, ConstraintRule, fixed_row, inside, not_across
 from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.planner import Ranking, plan
 from meshwright.system.model import Fabric, Level, Link, System
 from meshwright.system.read import load_system, parse_system, preset
 from meshwright.workload.communication import Communication, Reduction, Transfer, parse_reduction
+from meshwright.workload.llm import Model, Recompute
 from meshwright.workload.workload import Line, Workload, WorkloadFile, load_workload
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Collective",
     "Communication",
     "Constraint",
+    "ConstraintRule",
     "EngineError",
     "Fabric",
     "Goal",
@@ -45,10 +47,12 @@ __all__ = [
     "InvalidProgramError",
     "Level",
     "Library",
+    "LibraryRule",
     "Line",
     "Link",
     "MeshwrightError",
     "MeshwrightWarning",
+    "Model",
     "Pipelined",
     "Placement",
     "PlacementError",
@@ -58,6 +62,7 @@ __all__ = [
     "ProgramGraph",
     "ProgramSyntaxError",
     "Ranking",
+    "Recompute",
     "Reduction",
     "SpecError",
     "Step",

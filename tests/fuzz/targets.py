@@ -29,7 +29,7 @@ from meshwright.measure.logs import read_log
 from meshwright.measure.observations import observations
 from meshwright.measure.records import Records, read_measurements
 from meshwright.placement.layout import layout_of
-from meshwright.planning.constraints import Rule, parse_constraint
+from meshwright.planning.constraints import ConstraintRule, parse_constraint
 from meshwright.system.read import parse_system_yaml, system_document, system_of
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
@@ -147,8 +147,8 @@ TEXTS: dict[str, tuple[list[str], Callable[[str], Any]]] = {
     "axes": (AXES, mw.parse_axes),
     "reduction": (REDUCTIONS, mw.parse_reduction),
     "hierarchy": (AXES, mw.parse_hierarchy),
-    "row": (CONSTRAINTS, lambda text: parse_constraint(Rule.ROW, text)),
-    "inside": (CONSTRAINTS, lambda text: parse_constraint(Rule.INSIDE, text)),
+    "row": (CONSTRAINTS, lambda text: parse_constraint(ConstraintRule.ROW, text)),
+    "inside": (CONSTRAINTS, lambda text: parse_constraint(ConstraintRule.INSIDE, text)),
     "preset": (SYSTEMS, mw.preset),
     "library": (["ring", "nccl", "gloo.yaml"], mw.load_library),
     "workload": (["dense-70b", "x.yaml"], mw.load_workload),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright import Collective, SpecError, load_library, parse_system
-from meshwright.cost.library import Library, Rule
+from meshwright.cost.library import Library, LibraryRule
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.measure.calibrate import fit, message_rate, shared_processors
@@ -68,7 +68,7 @@ def test_bandwidth_latency_and_efficiency_are_found() -> None:
 
 
 def test_what_is_done_otherwise_in_chunks_is_calibrated_too() -> None:
-    chunked = replace(load_library("gloo"), in_chunks=((Collective.ALL_GATHER, (Rule(("direct",)),)),))
+    chunked = replace(load_library("gloo"), in_chunks=((Collective.ALL_GATHER, (LibraryRule(("direct",)),)),))
     found = fit(GUESS, chunked, made_up(TRUTH, with_efficiency(load_library("gloo"), EFFICIENCY)))
     ((kind, (rule,)),) = found.library.in_chunks
     assert kind is Collective.ALL_GATHER

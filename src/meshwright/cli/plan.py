@@ -27,7 +27,7 @@ from meshwright.errors import SpecError
 from meshwright.export.mesh import mesh_code
 from meshwright.language.program import device_groups, step_text
 from meshwright.placement.placement import parse_axes, parse_placement
-from meshwright.planning.constraints import Constraint, Rule, parse_constraint
+from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
 from meshwright.planning.explain import why
 from meshwright.planning.orders import Habit, gain, habits
 from meshwright.planning.plan import Plan, Planned, ratio
@@ -46,8 +46,8 @@ LISTED = 4096
 """The ranks of larger systems are not listed one by one."""
 
 
-def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[Command], Command]:
-    name = str(rule).replace("-", "_")
+def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[Command], Command]:
+    name = rule.replace("-", "_")
     return click.option(f"--{rule}", name, multiple=True, metavar=metavar, help=text)
 
 
@@ -74,9 +74,9 @@ def _constraint_option(rule: Rule, metavar: str, text: str) -> Callable[[Command
     help="All that a step sends: one of `meshwright workload list`, or the path of a .yaml file. Instead of --reduce.",
 )
 @placement_option("matrix")
-@_constraint_option(Rule.INSIDE, "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
-@_constraint_option(Rule.NOT_ACROSS, "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
-@_constraint_option(Rule.ROW, "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
+@_constraint_option("inside", "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
+@_constraint_option("not-across", "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
+@_constraint_option("row", "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
 @click.option("--devices", type=click.IntRange(min=1), help="So many devices: sets the count of the outermost level.")
 @click.option(
     "--choose",
@@ -128,7 +128,7 @@ def plan(
         system = with_devices(system, devices)
     constraints = [
         parse_constraint(rule, text)
-        for rule, texts in ((Rule.INSIDE, inside), (Rule.NOT_ACROSS, not_across), (Rule.ROW, row))
+        for rule, texts in zip(ConstraintRule, (inside, not_across, row), strict=True)
         for text in texts
     ]
     allowed = collectives(no_rooted)

@@ -33,7 +33,7 @@ _EXAMPLE = "collectives: {AllReduce: [{algorithms: [ring]}], …}, a rule for ea
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LibraryRule:
     """What a library does with a collective up to some size.
 
     algorithms: the fastest of these is taken; otherwise: the fastest of these where none of the first can be used.
@@ -63,7 +63,7 @@ class Rule:
 
 LEAST_EFFICIENCY = 0.001
 
-Rules = tuple[tuple[Collective, tuple[Rule, ...]], ...]
+Rules = tuple[tuple[Collective, tuple[LibraryRule, ...]], ...]
 """The rules of collectives."""
 
 
@@ -89,15 +89,17 @@ class Library:
         for name in ("rotates", "handshake"):
             check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
         for rules in (self.rules, self.in_chunks):
-            for entry in as_tuple(rules, tuple, "rules, each of a collective: (Collective.REDUCE, (Rule(…), …))"):
+            for entry in as_tuple(
+                rules, tuple, "rules, each of a collective: (Collective.REDUCE, (LibraryRule(…), …))"
+            ):
                 if len(entry) != 2 or not isinstance(entry[0], Collective):
                     raise SpecError(f"expected a collective and its rules, not {shown(entry)}")
-                _check_rules(as_tuple(entry[1], Rule, f"the rules of {entry[0]}"))
+                _check_rules(as_tuple(entry[1], LibraryRule, f"the rules of {entry[0]}"))
         missing = [str(collective) for collective in Collective if collective not in dict(self.rules)]
         if missing:
             raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
 
-    def rule(self, collective: Collective, held: float) -> Rule:
+    def rule(self, collective: Collective, held: float) -> LibraryRule:
         """The rule for a collective when a device holds `held` bytes."""
         rules = dict(self.rules)[collective]
         return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
@@ -199,9 +201,9 @@ def _some_collectives(node: yaml.Node, source: str) -> Rules:
     return tuple((collective, rules[collective]) for collective in Collective if collective in rules)
 
 
-def _rules(node: yaml.Node, source: str) -> tuple[Rule, ...]:
+def _rules(node: yaml.Node, source: str) -> tuple[LibraryRule, ...]:
     nodes = items(node, source, "the rules of a collective")
-    rules = tuple(Rule(**mapping(child, source, "a rule", _RULE, ["algorithms"])) for child in nodes)
+    rules = tuple(LibraryRule(**mapping(child, source, "a rule", _RULE, ["algorithms"])) for child in nodes)
     try:
         _check_rules(rules)
     except SpecError as error:
@@ -209,7 +211,7 @@ def _rules(node: yaml.Node, source: str) -> tuple[Rule, ...]:
     return rules
 
 
-def _check_rules(rules: Sequence[Rule]) -> None:
+def _check_rules(rules: Sequence[LibraryRule]) -> None:
     limits = [rule.up_to for rule in rules]
     some = [limit for limit in limits[:-1] if limit is not None]
     if not limits or limits[-1] is not None or len(some) < len(limits) - 1 or some != sorted(set(some)):

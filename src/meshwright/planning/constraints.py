@@ -14,7 +14,7 @@ from meshwright.system.model import System
 from meshwright.text.spec import as_tuple, check_names, format_counts, shown, unknown
 
 
-class Rule(StrEnum):
+class ConstraintRule(StrEnum):
     """What is asked of an axis."""
 
     INSIDE = "inside"
@@ -31,20 +31,20 @@ class Constraint:
     row: exactly these factors, outermost first.
     """
 
-    rule: Rule
+    rule: ConstraintRule
     axis: str
     level: str = ""
     row: Row = ()
 
     def __post_init__(self) -> None:
         """Refuse what is no constraint."""
-        if not isinstance(self.rule, str) or self.rule not in list(Rule):
-            raise SpecError(unknown("rule", self.rule, list(Rule)))
-        object.__setattr__(self, "rule", Rule(self.rule))
+        if not isinstance(self.rule, str) or self.rule not in list(ConstraintRule):
+            raise SpecError(unknown("rule", self.rule, list(ConstraintRule)))
+        object.__setattr__(self, "rule", ConstraintRule(self.rule))
         check_names([self.axis], "constraint", "tensor=node")
         if not isinstance(self.level, str) or self.level:
             check_names([self.level], "constraint", "tensor=node")
-        if not isinstance(self.row, tuple) or (self.rule is Rule.ROW) != bool(self.row):
+        if not isinstance(self.row, tuple) or (self.rule is ConstraintRule.ROW) != bool(self.row):
             raise SpecError(f"a row is given where it is fixed, as a tuple of factors, not {shown(self.row)}")
         if any(type(factor) is not int or factor < 1 for factor in self.row):
             raise SpecError(f"the row of axis {shown(self.axis)} is {shown(self.row)}; expected positive factors")
@@ -55,10 +55,11 @@ class Constraint:
 
     def allows(self, row: Row, system: System) -> bool:
         """Whether the axis may have this row."""
-        if self.rule is Rule.ROW:
+        if self.rule is ConstraintRule.ROW:
             return row == self.row
         level = [one.name for one in system.levels].index(self.level)
-        return all(factor == 1 for factor in (row[: level + 1] if self.rule is Rule.INSIDE else row[level : level + 1]))
+        first = 0 if self.rule is ConstraintRule.INSIDE else level
+        return all(factor == 1 for factor in row[first : level + 1])
 
 
 def inside(axis: str, level: str) -> Constraint:
@@ -67,7 +68,7 @@ def inside(axis: str, level: str) -> Constraint:
     >>> print(inside("tensor", "node"))
     --inside tensor=node
     """
-    return Constraint(Rule.INSIDE, axis, level)
+    return Constraint(ConstraintRule.INSIDE, axis, level)
 
 
 def not_across(axis: str, level: str) -> Constraint:
@@ -76,7 +77,7 @@ def not_across(axis: str, level: str) -> Constraint:
     >>> print(not_across("pipeline", "gpu"))
     --not-across pipeline=gpu
     """
-    return Constraint(Rule.NOT_ACROSS, axis, level)
+    return Constraint(ConstraintRule.NOT_ACROSS, axis, level)
 
 
 def fixed_row(axis: str, row: Sequence[int]) -> Constraint:
@@ -85,17 +86,17 @@ def fixed_row(axis: str, row: Sequence[int]) -> Constraint:
     >>> print(fixed_row("tensor", (1, 8)))
     --row tensor=1,8
     """
-    return Constraint(Rule.ROW, axis, row=as_tuple(row, int, "factors of a row"))
+    return Constraint(ConstraintRule.ROW, axis, row=as_tuple(row, int, "factors of a row"))
 
 
-def parse_constraint(rule: Rule, text: str) -> Constraint:
+def parse_constraint(rule: ConstraintRule, text: str) -> Constraint:
     """A constraint from `AXIS=LEVEL`, or for a row from `AXIS=FACTOR,FACTOR,…`.
 
-    >>> parse_constraint(Rule.ROW, "tensor=1,8").row
+    >>> parse_constraint(ConstraintRule.ROW, "tensor=1,8").row
     (1, 8)
     """
     axis, equals, value = (part.strip() for part in text.partition("="))
-    if rule is not Rule.ROW:
+    if rule is not ConstraintRule.ROW:
         if not equals or not axis or not value:
             raise SpecError(f"{shown(text)} is not AXIS=LEVEL, as in --{rule} tensor=node")
         return Constraint(rule, axis, value)
@@ -153,7 +154,7 @@ def check_constraint(constraint: Constraint, system: System, axes: Collection[st
     if constraint.axis not in axes:
         raise PlacementError(f"{constraint}: {unknown('axis', constraint.axis, axes)}")
     names = [level.name for level in system.levels]
-    if constraint.rule is not Rule.ROW:
+    if constraint.rule is not ConstraintRule.ROW:
         if constraint.level not in names:
             raise PlacementError(f"{constraint}: {unknown('level', constraint.level, names)}")
     elif len(constraint.row) != len(names):
@@ -174,6 +175,6 @@ def _why(one: Constraint, axes: Mapping[str, int], system: System) -> str:
     fitting = [row for row in rows(size, system.counts) if one.allows(row, system)]
     if fitting:
         return "the other axes do not fit into what is left"
-    if one.rule is Rule.ROW:
+    if one.rule is ConstraintRule.ROW:
         return "the factors do not divide the level counts"
     return f"{one.axis} has the size {size}, which does not fit there"

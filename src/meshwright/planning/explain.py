@@ -8,6 +8,7 @@ from meshwright.language.goals import flat_program
 from meshwright.planning.plan import (
     Plan,
     Planned,
+    cost_model,
     predict_seconds,
     ratio,
 )
@@ -61,7 +62,7 @@ def _compared(speedup: float) -> str:
 
 def why_program(plan: Plan, planned: Planned) -> str:
     """Why this program is the best for its reduction."""
-    model = plan.model(planned)
+    model = cost_model(plan, planned)
     levels = len(model.layout.levels)
     goal = planned.communication.goal
     if levels == 0:
@@ -155,7 +156,7 @@ def what_would_help(plan: Plan) -> list[Help]:
             )
             changed = replace(plan, placement=replace(plan.placement, system=system))
             seconds = sum(
-                exposed(one.communication) * predict_seconds(changed.model(one), one.communication, one.pipelined)
+                exposed(one.communication) * predict_seconds(cost_model(changed, one), one.communication, one.pipelined)
                 for one in plan.communications
             )
             if seconds < 0.99 * plan.seconds:
@@ -165,7 +166,7 @@ def what_would_help(plan: Plan) -> list[Help]:
 
 def costs_of(plan: Plan, planned: Planned) -> list[StepCost]:
     """Where the time of a communication goes, step by step, for one chunk; without programs it is one step."""
-    model, goal = plan.model(planned), planned.communication.goal
+    model, goal = cost_model(plan, planned), planned.communication.goal
     if planned.pipelined is None:
         return [model.transfer(goal)]
     return Pipeline(model, goal).costs(planned.program, planned.chunks)

@@ -121,11 +121,6 @@ class Plan:
         """The hierarchy of one of the communications: what its programs speak of."""
         return reduction_hierarchy(self.placement, planned.communication.axes)
 
-    def model(self, planned: Planned) -> CostModel:
-        """The cost model of one of the communications."""
-        layout = layout_of(self.placement, planned.communication.axes)
-        return CostModel(layout, self.library, planned.communication.bytes)
-
     def program_text(self, planned: Planned) -> str:
         """The programs of one of the communications as text, with their chunks; empty where there are none."""
         return planned.pipelined.text(self.hierarchy(planned)) if planned.pipelined else ""
@@ -166,6 +161,12 @@ class Plan:
                 for t in self.transfers
             ],
         }
+
+
+def cost_model(plan: Plan, planned: Planned) -> CostModel:
+    """The cost model of one of a plan's communications."""
+    layout = layout_of(plan.placement, planned.communication.axes)
+    return CostModel(layout, plan.library, planned.communication.bytes)
 
 
 def ratio(a: float, b: float) -> float:

@@ -11,7 +11,7 @@ from meshwright.language.program import Collective
 from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.layout import check_links
 from meshwright.placement.placement import AXES_EXAMPLE
-from meshwright.planning.constraints import Constraint, Rule, check_constraint
+from meshwright.planning.constraints import Constraint, ConstraintRule, check_constraint
 from meshwright.planning.planner import DEFAULT_LIBRARY, Planner, Ranking
 from meshwright.system.model import System
 from meshwright.text.spec import check_names
@@ -101,7 +101,7 @@ def choose_sizes(
         library = load_library(library)
     for constraint in constraints:
         check_constraint(constraint, system, (*fixed, *free))
-        if constraint.rule is Rule.ROW and constraint.axis in free:
+        if constraint.rule is ConstraintRule.ROW and constraint.axis in free:
             raise SpecError(f"{constraint} fixes the size of {constraint.axis}, which is to be chosen")
     if not free or system.devices % prod(fixed.values()):
         raise PlacementError(
