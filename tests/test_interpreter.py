@@ -123,7 +123,7 @@ def test_every_step_of_every_program_up_to_64_devices_moves_the_right_numbers(de
                 for group in interpreter._groups(members, step.grouping):
                     interpreter._COLLECTIVES[step.collective](group, step.grouping, np.add)
                 holds = np.array([device.holds for device in members.flat]).reshape(devices, devices)
-                found = np.array([device.chunks for device in members.flat]).reshape(devices, devices)
+                found = np.array([device.parts for device in members.flat]).reshape(devices, devices)
                 expected_holds, expected = meaning.numbers(after)
                 assert np.array_equal(holds, expected_holds), (radices, state, step)
                 assert np.array_equal(np.where(holds, found, 0), expected), (radices, state, step)
@@ -165,7 +165,7 @@ def test_every_device_holds_what_the_exact_semantics_says(radices: tuple[int, ..
                 assert device.holds.reshape(-1)[chunk] == bool(who)
                 if who:
                     total = sum(int(arrays[d, chunk]) for d in range(size) if who >> d & 1)
-                    assert device.chunks.reshape(-1)[chunk] == total
+                    assert device.parts.reshape(-1)[chunk] == total
 
 
 TWO = parse_hierarchy("node=2,gpu=2")

@@ -22,6 +22,7 @@ from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.export.hosts import seatings
+from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.language.parse import parse_pipelined
 from meshwright.measure.accuracy import join, report
 from meshwright.measure.calibrate import fit, message_rate, shared_processors
@@ -70,7 +71,7 @@ def _programs() -> list[tuple[mw.Hierarchy, list[str]]]:
         shape = mw.Hierarchy(hierarchy.names[:levels], hierarchy.radices[:levels])
         texts = [
             program.text(shape)
-            for goal in mw.Goal
+            for goal in PROGRAM_GOALS
             for program in islice(mw.program_graph(levels, goal, 4).programs(), 0, 400, 9)
         ]
         texts += [f"{text}, in {k} chunks" for k, text in enumerate(texts[:20], 1)]
@@ -82,7 +83,7 @@ def _make_program(random: Random) -> Any:
     hierarchy, texts = random.choice(_programs())
     words = [*mutate.WORDS[:20], *hierarchy.names, ";"]
     text = " ".join(random.choices(words, k=random.randint(1, 12))) if random.random() < 0.2 else _pick(random, texts)
-    return hierarchy, text, random.choice([goal for goal in mw.Goal if goal.has_programs])
+    return hierarchy, text, random.choice(PROGRAM_GOALS)
 
 
 def _use_program(case: Any, _: Path) -> None:

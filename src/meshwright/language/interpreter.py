@@ -1,8 +1,12 @@
 """The interpreter: runs a program on real NumPy arrays, one per device of a group.
 
 It shares no code with the semantics, so that each can catch a mistake in the other: it does not know who contributed
-what, it only moves and adds up numbers. Every device has a buffer with an array axis per level (its chunks), and a
-mask of the chunks that it holds.
+what, it only moves and adds up numbers. The payload has one part per device, and a part has a digit per level. Every
+device has a buffer for all parts, with a dimension per level and one for the elements of a part, and a mask of the
+parts that it holds. For example, in a group of 2 nodes of 4 GPUs, `device.parts[1, 2]` are the elements of the part of
+GPU 2 of node 1, and after `ReduceScatter inside node` the device at (1, 2) holds the parts (0, 2) and (1, 2).
+
+Messages call a part a chunk.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,8 +30,8 @@ Operation = Callable[[Array, Array], Array]
 @dataclass
 class _Device:
     position: tuple[int, ...]
-    chunks: Array  # one array axis per level, then the elements of a chunk
-    holds: NDArray[np.bool_]  # one array axis per level
+    parts: Array  # a dimension per level, then the elements of a part
+    holds: NDArray[np.bool_]  # a dimension per level
 
 
 def run_program(
@@ -39,7 +43,7 @@ def run_program(
 ) -> list[Array | None]:
     """What every device of a group holds after a program, given what it holds before.
 
-    Arrays may have any shape and dtype; a payload that the chunks do not divide evenly is padded, and cut again at the
+    Arrays may have any shape and dtype; a payload that the parts do not divide evenly is padded, and cut again at the
     end. all-reduce, reduce-scatter and reduce take an array of the same shape from every device; all-gather takes each
     device's part; broadcast takes the first device's array and None from the others. Where the goal leaves a device
     with nothing, its result is None; a part is flat, and the last ones are shorter or empty where padding was cut.
@@ -62,8 +66,8 @@ def run_program(
             f"{len(inputs)} arrays were given, one is needed for each of the {hierarchy.size} devices"
         )
     shape, length, dtype = _payload(inputs, goal)
-    part = -(-length // hierarchy.size)
-    devices = _load(hierarchy.radices, inputs, goal, part, dtype)
+    width = -(-length // hierarchy.size)
+    devices = _load(hierarchy.radices, inputs, goal, width, dtype)
     for number, step in enumerate(program.steps, 1):
         for group in _groups(devices, step.grouping):
             try:
@@ -72,7 +76,7 @@ def run_program(
                 raise InvalidProgramError(
                     "runs", f"step {number} ({step.collective}) cannot run: {error}", number
                 ) from None
-    results = [_unload(device, rank, goal, shape, length, part) for rank, device in enumerate(devices.flat)]
+    results = [_unload(device, rank, goal, shape, length, width) for rank, device in enumerate(devices.flat)]
     return [None if result is None else result.astype(dtype, copy=False) for result in results]
 
 
@@ -107,35 +111,36 @@ def _payload(inputs: Sequence[Array | None], goal: Goal) -> tuple[tuple[int, ...
 
 
 def _load(
-    radices: tuple[int, ...], inputs: Sequence[Array | None], goal: Goal, part: int, dtype: np.dtype[Any]
+    radices: tuple[int, ...], inputs: Sequence[Array | None], goal: Goal, width: int, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     devices = np.empty(radices, dtype=object)
     for rank, array in enumerate(inputs):
         position = tuple(int(digit) for digit in np.unravel_index(rank, radices)) if radices else ()
-        chunks = np.zeros((*radices, part), dtype)
+        parts = np.zeros((*radices, width), dtype)
         holds = np.zeros(radices, np.bool_)
         flat = None if array is None else array.reshape(-1)
         if goal.start is Holding.PART and flat is not None:
-            expected = _part_length(rank, part, sum(a.size for a in inputs if a is not None))
+            expected = _part_length(rank, width, sum(a.size for a in inputs if a is not None))
             if flat.size != expected:
                 raise MeshwrightError(
                     f"device {rank} gave {flat.size} elements, its part of the payload has {expected}: parts are "
                     "equal, but for the last ones that may be shorter or empty"
                 )
-            chunks[position][: flat.size] = flat
+            parts[position][: flat.size] = flat
             holds[position] = True
         elif flat is not None and (goal.start is not Holding.ROOT or rank == 0):
-            chunks.reshape(-1)[: flat.size] = flat
+            parts.reshape(-1)[: flat.size] = flat
             holds[...] = True
-        devices[position] = _Device(position, chunks, holds)
+        devices[position] = _Device(position, parts, holds)
     return devices
 
 
-def _part_length(rank: int, part: int, length: int) -> int:
-    return max(0, min(part, length - rank * part))
+def _part_length(rank: int, width: int, length: int) -> int:
+    """How long the part of a device is, where padding was cut from the payload's end."""
+    return max(0, min(width, length - rank * width))
 
 
-def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], length: int, part: int) -> Array | None:
+def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], length: int, width: int) -> Array | None:
     if goal.end is Holding.PART:
         wanted = np.zeros_like(device.holds)
         wanted[device.position] = True
@@ -146,8 +151,8 @@ def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], leng
             "reaches the goal", f"device {rank} ends with other chunks than the goal ({goal}) asks for"
         )
     if goal.end is Holding.PART:
-        return np.array(device.chunks[device.position][: _part_length(rank, part, length)])
-    return device.chunks.reshape(-1)[:length].reshape(shape) if wanted.all() else None
+        return np.array(device.parts[device.position][: _part_length(rank, width, length)])
+    return device.parts.reshape(-1)[:length].reshape(shape) if wanted.all() else None
 
 
 def _groups(devices: NDArray[Any], grouping: Grouping) -> Iterable[list[_Device]]:
@@ -170,13 +175,13 @@ def _sum(group: list[_Device], operation: Operation) -> Array:
         raise _CannotRunError("the devices of a group hold different chunks, so their buffers do not match")
     if not group[0].holds.any():
         raise _CannotRunError("the devices of a group hold nothing")
-    return reduce(operation, (device.chunks for device in group))
+    return reduce(operation, (device.parts for device in group))
 
 
 def _all_reduce(group: list[_Device], _grouping: Grouping, operation: Operation) -> None:
     total = _sum(group, operation)
     for device in group:
-        device.chunks = total.copy()
+        device.parts = total.copy()
 
 
 def _reduce_scatter(group: list[_Device], grouping: Grouping, operation: Operation) -> None:
@@ -188,34 +193,34 @@ def _reduce_scatter(group: list[_Device], grouping: Grouping, operation: Operati
         )
         kept = np.zeros_like(device.holds)
         kept[own] = device.holds[own]
-        device.holds, device.chunks = kept, total.copy()
+        device.holds, device.parts = kept, total.copy()
 
 
 def _reduce(group: list[_Device], _grouping: Grouping, operation: Operation) -> None:
     total = _sum(group, operation)
     for device in group[1:]:
         device.holds = np.zeros_like(device.holds)
-    group[0].chunks = total
+    group[0].parts = total
 
 
 def _all_gather(group: list[_Device], _grouping: Grouping, _operation: Operation) -> None:
     sizes = {int(device.holds.sum()) for device in group}
     if len(sizes) > 1 or sizes == {0}:
         raise _CannotRunError(f"the devices of a group hold parts of different or no size: {sorted(sizes)} chunks")
-    gathered = np.zeros_like(group[0].chunks)
+    gathered = np.zeros_like(group[0].parts)
     holds = np.zeros_like(group[0].holds)
     for device in group:
-        gathered[device.holds] = device.chunks[device.holds]
+        gathered[device.holds] = device.parts[device.holds]
         holds |= device.holds
     for device in group:
-        device.chunks, device.holds = gathered.copy(), holds.copy()
+        device.parts, device.holds = gathered.copy(), holds.copy()
 
 
 def _broadcast(group: list[_Device], _grouping: Grouping, _operation: Operation) -> None:
     if not group[0].holds.any():
         raise _CannotRunError("the first device of a group holds nothing to send")
     for device in group[1:]:
-        device.chunks, device.holds = group[0].chunks.copy(), group[0].holds.copy()
+        device.parts, device.holds = group[0].parts.copy(), group[0].holds.copy()
 
 
 _COLLECTIVES: dict[Collective, Callable[[list[_Device], Grouping, Operation], None]] = {

@@ -111,7 +111,7 @@ class Pipelined:
 
     @property
     def chunks(self) -> int:
-        """All chunks."""
+        """The chunks of all programs together."""
         return sum(count for _, count in self.shares)
 
     def text(self, hierarchy: Hierarchy) -> str:
@@ -137,7 +137,7 @@ def as_collectives(collectives: Collection[Collective | str]) -> frozenset[Colle
 
 
 def check_fits(program: Program, levels: int) -> None:
-    """Refuse a program whose groupings are not those of a hierarchy with that many levels."""
+    """Refuse a program with groupings that a hierarchy of `levels` levels does not have."""
     for number, step in enumerate(program.steps, 1):
         if step.grouping not in _grouping_set(levels):
             raise SpecError(f"step {number} has {step.grouping}, which a hierarchy of {levels} levels does not have")
@@ -145,7 +145,7 @@ def check_fits(program: Program, levels: int) -> None:
 
 @cache
 def groupings(levels: int) -> tuple[Grouping, ...]:
-    """All groupings of a hierarchy with that many levels, each once.
+    """All groupings of a hierarchy of `levels` levels, each once.
 
     >>> len(groupings(3))
     9
@@ -165,7 +165,7 @@ def _grouping_set(levels: int) -> frozenset[Grouping]:
 
 
 def all_steps(levels: int, collectives: Collection[Collective] = tuple(Collective)) -> tuple[Step, ...]:
-    """All steps over a hierarchy with that many levels."""
+    """All steps over a hierarchy of `levels` levels."""
     return tuple(
         Step(collective, grouping)
         for collective in Collective

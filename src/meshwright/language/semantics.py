@@ -1,7 +1,13 @@
 """The exact semantics: the reference that everything else is checked against.
 
-The payload is cut into as many chunks as the group has devices; a chunk has a digit per level, like a device. A state
-says, for every device and chunk, whose contributions the device's copy of the chunk contains. Slow and obvious.
+The payload is cut into as many parts as the group has devices; a part has a digit per level, like a device. A state
+says, for every device and part, whose contributions the device's copy of the part contains. Slow and obvious.
+
+For example, a group of two devices at the start of an all-reduce: device 0 holds both parts with its own contribution,
+the bits 01, and device 1 holds both with its own, 10. The state is ((0b01, 0b01), (0b10, 0b10)). ReduceScatter leaves
+each device its own part with both contributions: ((0b11, 0), (0, 0b11)).
+
+Messages call a part a chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +33,7 @@ from meshwright.placement.radix import digits_of, number_of
 from meshwright.text.spec import check_type
 
 Held = tuple[int, ...]
-"""What one device holds: per chunk the set of contributors, as bits. 0: it does not hold the chunk."""
+"""What one device holds: for each part the set of contributors, as bits. 0: it does not hold the part."""
 
 State = tuple[Held, ...]
 """What every device holds."""
@@ -37,7 +43,7 @@ EXACT_LIMIT = 256
 
 
 class RuleBrokenError(Exception):
-    """A rule does not hold in one group. The detail has a `{}` for each of the device or chunk numbers given."""
+    """A rule does not hold in one group. The detail has a `{}` for each of the numbers of devices or parts."""
 
     def __init__(self, rule: str, detail: str, *numbers: int) -> None:
         """The group is filled in by `apply_step`."""
@@ -60,7 +66,7 @@ def _state(holding: Holding | None, size: int) -> State:
     if holding is Holding.CONTRIBUTION:
         return tuple((1 << d,) * size for d in range(size))
     if holding is Holding.PART:
-        return tuple(tuple(everything if c == d else 0 for c in range(size)) for d in range(size))
+        return tuple(tuple(everything if p == d else 0 for p in range(size)) for d in range(size))
     if holding is Holding.ROOT:
         return ((everything,) * size, *(nothing for _ in range(size - 1)))
     assert holding is Holding.WHOLE
@@ -90,19 +96,19 @@ def _groups(grouping: Grouping, radices: tuple[int, ...]) -> tuple[tuple[int, ..
 
 
 def _union(states: list[Held], group: Sequence[int]) -> Held:
-    """All devices hold the same chunks, at least one, with disjoint contributions: the union of them."""
-    chunks = [[c for c, who in enumerate(held) if who] for held in states]
-    for device, own in zip(group, chunks, strict=True):
+    """The union of what the devices hold, who must hold the same parts, at least one, with disjoint contributions."""
+    parts = [[p for p, who in enumerate(held) if who] for held in states]
+    for device, own in zip(group, parts, strict=True):
         if not own:
             raise RuleBrokenError("non-empty", "device {} holds nothing", device)
-        if own != chunks[0]:
+        if own != parts[0]:
             raise RuleBrokenError("same chunks", "devices {} and {} hold different chunks", group[0], device)
     union = list(states[0])
     for k in range(1, len(states)):
-        for c in chunks[0]:
-            if union[c] & states[k][c]:
-                j = next(j for j in range(k) if states[j][c] & states[k][c])
-                who = _lowest(states[j][c] & states[k][c])
+        for p in parts[0]:
+            if union[p] & states[k][p]:
+                j = next(j for j in range(k) if states[j][p] & states[k][p])
+                who = _lowest(states[j][p] & states[k][p])
                 raise RuleBrokenError(
                     "disjoint contributions",
                     "devices {} and {} both already contain the contribution of device {}, which would be added twice",
@@ -110,7 +116,7 @@ def _union(states: list[Held], group: Sequence[int]) -> Held:
                     group[k],
                     who,
                 )
-            union[c] |= states[k][c]
+            union[p] |= states[k][p]
     return tuple(union)
 
 
@@ -125,7 +131,7 @@ def _reduce(states: list[Held], group: Sequence[int], _l: range, _r: tuple[int, 
 
 def _reduce_scatter(states: list[Held], group: Sequence[int], levels: range, radices: tuple[int, ...]) -> list[Held]:
     union = _union(states, group)
-    kept = [tuple(who if _agree(c, device, levels, radices) else 0 for c, who in enumerate(union)) for device in group]
+    kept = [tuple(who if _agree(p, device, levels, radices) else 0 for p, who in enumerate(union)) for device in group]
     held = sum(1 for who in union if who)
     for device, own in zip(group, kept, strict=True):
         if sum(1 for who in own if who) * len(group) != held:
@@ -145,25 +151,25 @@ def _all_gather(states: list[Held], group: Sequence[int], _l: range, _r: tuple[i
             raise RuleBrokenError("non-empty", "device {} holds nothing", device)
         if sizes[k] != sizes[0]:
             raise RuleBrokenError("equal sizes", "devices {} and {} hold different numbers of chunks", group[0], device)
-        for c, who in enumerate(states[k]):
-            if who and union[c]:
-                j = next(j for j in range(k) if states[j][c])
-                raise RuleBrokenError("disjoint chunks", "devices {} and {} both hold chunk {}", group[j], device, c)
-            union[c] |= who
+        for p, who in enumerate(states[k]):
+            if who and union[p]:
+                j = next(j for j in range(k) if states[j][p])
+                raise RuleBrokenError("disjoint chunks", "devices {} and {} both hold chunk {}", group[j], device, p)
+            union[p] |= who
     return [tuple(union)] * len(states)
 
 
 def _broadcast(states: list[Held], group: Sequence[int], _l: range, _r: tuple[int, ...]) -> list[Held]:
     first = states[0]
     for device, held in zip(group, states, strict=True):
-        for c, who in enumerate(held):
-            if who & ~first[c]:
+        for p, who in enumerate(held):
+            if who & ~first[p]:
                 raise RuleBrokenError(
                     "contained in the first",
                     "device {} has the contribution of device {} to chunk {}, which device {} lacks: it would be lost",
                     device,
-                    _lowest(who & ~first[c]),
-                    c,
+                    _lowest(who & ~first[p]),
+                    p,
                     group[0],
                 )
     if all(held == first for held in states):
@@ -181,12 +187,14 @@ _RULES: dict[Collective, Callable[[list[Held], Sequence[int], range, tuple[int, 
 
 
 @cache
-def _agree(chunk: int, device: int, levels: range, radices: tuple[int, ...]) -> bool:
-    c, d = digits_of(chunk, radices), digits_of(device, radices)
-    return all(c[level] == d[level] for level in levels)
+def _agree(part: int, device: int, levels: range, radices: tuple[int, ...]) -> bool:
+    """Whether a part has the digits of a device at some levels: what the device keeps when these are scattered."""
+    ours, theirs = digits_of(part, radices), digits_of(device, radices)
+    return all(ours[level] == theirs[level] for level in levels)
 
 
 def _lowest(bits: int) -> int:
+    """The number of the lowest bit that is set."""
     return (bits & -bits).bit_length() - 1
 
 
@@ -261,16 +269,16 @@ def _group_text(step: Step, digits: tuple[int, ...], hierarchy: Hierarchy) -> st
 
 
 def _missing(state: State, end: State) -> tuple[Any, ...]:
-    """The first difference, as a text with a `{}` for each of the device or chunk numbers that follow."""
+    """The first difference, as a text with a `{}` for each of the numbers of devices or parts that follow."""
     for device, (held, wanted) in enumerate(zip(state, end, strict=True)):
-        for chunk, (has, needs) in enumerate(zip(held, wanted, strict=True)):
+        for part, (has, needs) in enumerate(zip(held, wanted, strict=True)):
             if has and not needs:
-                return "device {} still holds chunk {}", device, chunk
+                return "device {} still holds chunk {}", device, part
             if needs and not has:
-                return "device {} does not hold chunk {}", device, chunk
+                return "device {} does not hold chunk {}", device, part
             if needs & ~has:
                 lacking = _lowest(needs & ~has)
-                return "chunk {} of device {} lacks the contribution of device {}", chunk, device, lacking
+                return "chunk {} of device {} lacks the contribution of device {}", part, device, lacking
     raise AssertionError("the states are equal")
 
 

@@ -1,12 +1,18 @@
 """Symbolic states: the semantics without the radices.
 
 Every instance of a level behaves alike, so what a device holds depends only on *which of its digits are zero*, and is
-a product over the levels: per level, all chunks or only those with the device's own digit (scattered), and the
+a product over the levels: per level, all parts or only those with the device's own digit (scattered), and the
 contributions of its own digit or of all digits (reduced). A state is therefore a table with an entry for each set of
 zero digits, whatever the radices. States that are not of that form are dead ends, and steps that lead to one are not
 taken; the tests compare with the exact semantics to show that nothing is lost.
 
 Sets of levels are bits: bit l stands for level l, counted from the outermost.
+
+For example, the levels node and gpu, which are the bits 01 and 10. A state has four entries: for devices with no zero
+digit, with a zero node digit, with a zero gpu digit, and with both (the first device). An all-reduce starts with
+(0, 0, 0, 0): nothing is scattered, nothing reduced. `ReduceScatter inside node` scatters along gpu, 10, and reduces
+over gpu, 10: every entry becomes the bits 10 10, so (10, 10, 10, 10). `Reduce inside node` leaves something only where
+the gpu digit is zero, whole and reduced over gpu, the bits 10 00: (NOTHING, NOTHING, 8, 8).
 """
 
 from collections.abc import Collection, Iterator
@@ -32,7 +38,7 @@ def entry(scattered: int, reduced: int, levels: int) -> int:
 
 
 def scattered(entry: int, levels: int) -> int:
-    """The levels along which a device holds only the chunks with its own digit."""
+    """The levels along which a device holds only the parts with its own digit."""
     return entry & (1 << levels) - 1
 
 
@@ -64,7 +70,12 @@ def _state(holding: Holding | None, levels: int) -> State:
 def successors(
     state: State, levels: int, collectives: Collection[Collective] = tuple(Collective)
 ) -> Iterator[tuple[Step, State]]:
-    """The steps that are allowed in a state, and the states that they lead to."""
+    """The steps that are allowed in a state, and the states that they lead to.
+
+    >>> found = {(str(step.collective), step.grouping): after for step, after in successors((0, 0, 0, 0), levels=2)}
+    >>> found["ReduceScatter", Grouping(1, 1)], found["Reduce", Grouping(1, 1)]
+    ((10, 10, 10, 10), (-1, -1, 8, 8))
+    """
     low = (1 << levels) - 1
     for grouping, over, groups in _tables(levels):
         # Every group must be in the same situation; which one decides which collectives are allowed.
@@ -95,6 +106,7 @@ def successors(
 
 
 def _after(state: State, groups: tuple[tuple[int, ...], ...], entries: list[int]) -> State:
+    """The state in which all devices of each group have the group's new entry."""
     after = list(state)
     for group, e in zip(groups, entries, strict=True):
         for z in group:
@@ -105,7 +117,7 @@ def _after(state: State, groups: tuple[tuple[int, ...], ...], entries: list[int]
 def _can_broadcast(
     state: State, groups: tuple[tuple[int, ...], ...], firsts: list[int], over: int, levels: int
 ) -> bool:
-    """In every group, each device's state is contained in the first's, and one is strictly smaller."""
+    """Whether in every group each device holds no more than the first, and one of them less."""
     low = (1 << levels) - 1
     for group, first in zip(groups, firsts, strict=True):
         # What the first device holds must mean the same for the others: whole, and complete over the group's levels.
@@ -129,8 +141,15 @@ def hopeless(state: State, levels: int) -> bool:
 
     Take two devices that differ in one digit, zero in the first. If both hold something, but not the same, then only a
     Broadcast can make them alike, and that needs the first to be reduced over this level and not scattered along it.
-    If it is not so now, it never will be: whatever could change it needs the two to be alike. An exhaustive search
-    over all reachable states confirms it for up to `HOPELESS_LEVELS` levels; beyond, it is not used.
+    If that does not hold now, it never will: every step that could change it needs the two to be alike. An exhaustive
+    search over all reachable states confirms it for up to `HOPELESS_LEVELS` levels; beyond, it is not used.
+
+    For example, an all-reduce that begins with `AllReduce masters of node`: the first GPU of a node then has the sum
+    over the nodes, the other GPUs have only their own contributions. A Broadcast inside the node would lose these, and
+    an AllReduce inside the node needs all of its GPUs to have come equally far.
+
+    >>> hopeless((0, 0, 4, 4), levels=2)
+    True
     """
     for z, first in enumerate(state):
         if first == NOTHING:
@@ -150,7 +169,11 @@ HOPELESS_LEVELS = 6
 
 @cache
 def _tables(levels: int) -> tuple[tuple[Grouping, int, tuple[tuple[int, ...], ...]], ...]:
-    """Each grouping, its levels as bits, and its groups as indices of entries, the first device's last."""
+    """Each grouping, its levels as bits, and its groups as indices of entries, the first device's last.
+
+    For example, with the levels node and gpu, `across node` has the bits 01 and the groups (00, 01) and (10, 11):
+    devices that differ in the node digit alone. `masters of node` has only the second, where the gpu digit is zero.
+    """
     every = (1 << levels) - 1
     tables = []
     for grouping in groupings(levels):

@@ -52,7 +52,7 @@ class ProgramGraph:
 
     @cached_property
     def lengths(self) -> dict[State, int]:
-        """For each state the possible numbers of steps to the end, as bits."""
+        """For each state the possible numbers of steps to the end, as bits: 0b1010 is one step or three."""
         lengths = {self.end: 1}
         for _ in range(self.max_steps):
             for state, edges in self.edges.items():
@@ -90,9 +90,10 @@ class ProgramGraph:
 
     @cached_property
     def _numbered(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-        """The start's number; for every edge, the number of the state it leads to; where each state's edges begin.
+        """The graph as arrays: the start's number, the number of the state that each edge leads to, and at which edge
+        the edges of each state begin.
 
-        The end comes after all other states, and after it what has no way to the end.
+        The end comes after all other states; the number after it stands for all states without a way to the end.
         """
         numbers = {state: number for number, state in enumerate([*self.edges, self.end])}
         targets = [numbers.get(after, len(numbers)) for out in self.edges.values() for _, after in out]
@@ -101,13 +102,15 @@ class ProgramGraph:
 
     @cached_property
     def _kinds(self) -> dict[object, tuple[list[Any], NDArray[np.int64]]]:
-        """For a way to tell kinds of edges apart: the kinds, and the number of each edge's."""
+        """For each function that tells kinds of edges apart: the kinds, and for every edge the number of its kind."""
         return {}
 
     def least(self, kind: Callable[[int, State, Step], K], cost: Callable[[K], float]) -> float:
-        """The cost of the cheapest program alone; infinite if there is none.
+        """The cost of the cheapest program, without the program; infinite if there is none.
 
-        What the cost of a step taken in a state depends on is its kind, which is looked up once for the graph.
+        `kind` says what the cost of a step taken in a state depends on. Many edges share a kind, so the kinds are found
+        once for the graph, and `cost` is called once for each. For example, an AllReduce over all nodes costs the same
+        in every state in which the devices hold equally much.
         """
         if self.start == self.end:
             return 0.0
@@ -129,8 +132,13 @@ class ProgramGraph:
     def ranked(self, cost: Cost) -> Iterator[tuple[float, Program]]:
         """All programs with their costs, lazily, the cheapest first; of equal cost, the one with fewer steps.
 
-        The cost of what remains is known exactly from every state (computed backwards from the end), so each program
-        costs as much work as it has steps: the first is the best, the first k are the k best.
+        This is an A* search whose estimate is exact: the cost of what remains is computed backwards from the end for
+        every state and every number of steps left. So each program costs as much work as it has steps: the first is the
+        best, the first k are the k best.
+
+        For example, with at most two steps, let AllReduce all cost 5, AllReduce inside 1 and AllReduce across 3. From
+        the start the heap has "AllReduce all" at 5 + 0, and "inside" first at 1 + 3, "across" first at 3 + 1. The two
+        at 4 come out first, each leads to the end, and both programs are given before the one of a single step.
         """
         edges = {state: [(cost(state, step), step, t) for step, t in out] for state, out in self.edges.items()}
         if not all(price >= 0 for out in edges.values() for price, _, _ in out):
@@ -170,7 +178,7 @@ class ProgramGraph:
 
 
 def _rounded(cost: float) -> float:
-    """To twelve digits, so that equal sums that were added in another order compare as equal."""
+    """To twelve digits, so that the same costs added up in another order compare as equal."""
     return float(f"{cost:.12g}")
 
 
