@@ -40,10 +40,14 @@ from meshwright.workload.communication import parse_reduction
 @out_option("The file that measurements are added to, one JSON object per line.", required=True)
 @placement_option("matrices", multiple=True)
 @click.option(
-    "--every", type=click.IntRange(0, 20), default=3, show_default=True, help="Every program of at most so many steps,"
+    "--every",
+    type=click.IntRange(0, 20),
+    default=3,
+    show_default=True,
+    help="Every program of at most this many steps,",
 )
 @click.option(
-    "--best", type=click.IntRange(0, 1000), default=10, show_default=True, help="and the best so many predicted."
+    "--best", type=click.IntRange(0, 1000), default=10, show_default=True, help="and this many of the best predicted."
 )
 @max_steps_option
 @click.option("--program", "texts", multiple=True, metavar="PROGRAM", help="Only this one; may be repeated.")

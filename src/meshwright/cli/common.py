@@ -59,6 +59,8 @@ goal_option = click.option(
     help="What the program is to achieve.",
 )
 
+count_option = click.option("--count", "count_only", is_flag=True, help="Only count them, without enumerating.")
+
 library_option = click.option(
     "--library",
     default=DEFAULT_LIBRARY,

@@ -4,7 +4,7 @@ from itertools import islice
 
 import click
 
-from meshwright.cli.common import axes_option, json_option, print_count, print_json, say, system_option
+from meshwright.cli.common import axes_option, count_option, json_option, print_count, print_json, say, system_option
 from meshwright.errors import TooLargeError
 from meshwright.placement.placement import count_placements, parse_axes
 from meshwright.placement.placement import placements as all_placements
@@ -17,7 +17,7 @@ LIST_LIMIT = 100_000
 @click.command()
 @system_option
 @axes_option
-@click.option("--count", "count_only", is_flag=True, help="Only count them, without enumerating.")
+@count_option
 @click.option("--first", type=click.IntRange(min=1), metavar="N", help="List only the first N.")
 @json_option
 def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | None, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from itertools import groupby
 import click
 
 from meshwright.cli.common import (
+    count_option,
     given_hierarchy,
     goal_option,
     hierarchy_option,
@@ -24,7 +25,7 @@ LIST_LIMIT = 250_000
 @hierarchy_option
 @max_steps_option
 @goal_option
-@click.option("--count", "count_only", is_flag=True, help="Only count them, without enumerating.")
+@count_option
 @json_option
 def programs(hierarchy_spec: str, max_steps: int, goal: str, count_only: bool, as_json: bool) -> None:
     """List or count the valid reduction programs of a hierarchy, the shortest first."""
