@@ -60,7 +60,7 @@ def test_benchmarks_use_the_library_and_not_the_command_line() -> None:
     """The soak is another matter: the verbs are what it tries."""
     files = sorted((ROOT / "benchmarks").glob("*.py"))
     found = [(path.name, name, line) for path in files for name, line in imported_names(path)]
-    assert {file for file, name, _ in found if name.startswith("meshwright.testbed.")} >= {"study.py", "benches.py"}
+    assert {file for file, name, _ in found if name.startswith("meshwright.testbed.")} >= {"study.py"}
     assert not [each for each in found if each[1].startswith("meshwright.cli")]
 
 

@@ -9,6 +9,7 @@ import errno
 import signal
 import sys
 import warnings
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, TextIO
 
@@ -49,6 +50,15 @@ class _Group(click.Group):
             return None
         verb: click.Command = getattr(import_module(f"meshwright.cli.{name}"), name)
         return verb
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb. Click proposes only verbs that are loaded, so a near miss is named here."""
+        if args[0] not in VERBS:
+            for close in get_close_matches(args[0], VERBS, n=1):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {close!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Show all verbs without loading them."""
