@@ -1,4 +1,4 @@
-"""The exact semantics: the reference that everything else is checked against.
+"""The exact semantics: the rule of each collective, on explicit states; everything else is checked against it.
 
 The payload is cut into as many parts as the group has devices; a part has a digit per level, like a device. A state
 says, for every device and part, whose contributions the device's copy of the part contains. Slow and obvious.
