@@ -29,7 +29,7 @@ _WHOLE = re.compile("[0-9]{1,18}")
 
 
 def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
-    """The observations in a log of nccl-tests or OSU microbenchmarks that ran inside one level, with so many ranks.
+    """The observations in a log of nccl-tests or OSU microbenchmarks that ran inside one level, with `ranks` ranks.
 
     Sizes are what each device holds: for a reduce-scatter what it gives, for an all-gather what it ends with.
     """

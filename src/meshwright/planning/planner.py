@@ -36,7 +36,7 @@ MAX_TOP = 1_000_000
 """The most candidates."""
 
 MOST_ORDERED = 5
-"""On rings the order of the axes inside a level matters: up to so many axes, all orders are tried."""
+"""On rings the order of the axes inside a level matters: with at most this many axes, all orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ MAX_WORK = 2_000_000
 """Nor are more ways than this to complete a partial placement looked at, nor rows counted."""
 
 MOST_ORDERED = 7
-"""Up to so many axes, all orders of them are tried to find the one in which terms are complete soonest."""
+"""With at most this many axes, all their orders are tried, to find the one in which terms are complete soonest."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class _Search:
                 complete += to_go == 0
                 continue
             if self.total is None:
-                # Partial placements that differ only in what is behind them: the first so many are the best of them.
+                # Of partial placements with the same rest to come, only the first `top` can be among the best.
                 state = (position, left, tuple(_product(chosen, term.axes) for term in self.open[position]))
                 visits[state] = visits.get(state, 0) + 1
                 if visits[state] > top:

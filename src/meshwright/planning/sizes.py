@@ -144,7 +144,7 @@ def _reason(message: str) -> str:
 
 
 def _ways(product: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All tuples of so many positive numbers with the given product."""
+    """All tuples of `count` positive numbers with the given product."""
     divisors = [d for d in range(1, int(product**0.5) + 1) if product % d == 0]
     divisors = sorted({*divisors, *(product // d for d in divisors)})
 

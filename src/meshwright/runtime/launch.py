@@ -46,12 +46,12 @@ def find_program(name: str) -> str | None:
 
 
 def torchrun_command(ranks: int) -> list[str]:
-    """The command that starts so many ranks of a Python module that follows it, with torchrun."""
+    """The start of a command line: torchrun with `ranks` ranks; the Python module to run follows."""
     return [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
 
 
 def mpirun_command(ranks: int) -> list[str]:
-    """The command that starts so many ranks of the command that follows it, with Open MPI's or MPICH's mpirun."""
+    """The start of a command line: Open MPI's or MPICH's mpirun with `ranks` ranks; the command to run follows."""
     path = find_program("mpirun")
     if path is None:
         raise EngineError("there is no mpirun here; install Open MPI or MPICH, on Debian: apt-get install openmpi-bin")
@@ -66,7 +66,7 @@ def mpirun_command(ranks: int) -> list[str]:
 
 
 def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
-    """Run Meshwright with arguments in so many ranks on this machine; returns the launcher's exit code.
+    """Run Meshwright with `arguments` in `ranks` ranks on this machine; returns the launcher's exit code.
 
     Whatever ends this process ends the ranks: signals are passed on, and the launcher is told should it just vanish.
     """

@@ -28,7 +28,7 @@ MOST_LATENCY = 0.5
 """Seconds; TCP takes for lost what was not answered for one."""
 
 QUEUE = 64 * 2**20
-"""Bytes that may wait for a link: so many that nothing is dropped."""
+"""The bytes that may wait for a link: enough that nothing is dropped."""
 
 BURST = 70_000
 """What a device's link lets through at once after a pause: a whole segment of TCP (64 KiB), as the kernel cuts segments

@@ -16,7 +16,7 @@ from meshwright.testbed.bed import Testbed
 PORT = 15_201
 PINGS = 20
 ROUNDS = 10
-"""So many round trips until a stream has come up to speed."""
+"""After this many round trips a stream has reached its full speed."""
 BLOCK = 1 << 16
 
 
