@@ -1,9 +1,13 @@
 """Pipelined programs: the payload in chunks that flow through the steps, so that links of all levels work at once.
 
-The first chunk takes the time of all steps. Then a chunk comes out every period. No step takes its next chunk before it
-is done with the last; all steps that are under way share the links, and the processors where devices share those; while
-the messages of one step wait, those of others are on their way. So the period is that of the slowest step, of the link
-with the most to carry over all steps, or of the processors for all messages of a chunk, whichever is the longest.
+The first chunk takes the time of all steps. Then one chunk comes out per period. A step takes its next chunk when it is
+done with the last one. All steps that are under way share the links, and the processors where devices share those; while
+the messages of one step wait, those of others are in flight. So the period is the longest of three times: of the slowest
+step, of the link with the most to carry over all steps, and of the processors for all messages of a chunk.
+
+For example, 4 chunks through three steps that take 2, 3 and 2 ms per chunk. The first chunk takes 7 ms. If the steps use
+different links, the period is 3 ms, and all is done after 7 + 3 x 3 = 16 ms; without chunks it takes about 28 ms. If the
+first and the third step use the same link, that link is busy for 4 ms per chunk: 7 + 3 x 4 = 19 ms.
 """
 
 from collections.abc import Sequence
@@ -23,20 +27,20 @@ CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The numbers of chunks that are tried."""
 
 MIXED = 12
-"""So many of the best programs may share the chunks."""
+"""How many of the best programs a mix may draw on."""
 
 WORTH = 0.03
 """A mix of programs is kept only if it gains this share of the time."""
 
 GAINED = 0.05
-"""A payload is cut only if that gains this share of the time of the best program without chunks."""
+"""A payload is cut into chunks only if that gains this share of the time of the best program without chunks."""
 
 NEARLY = 0.02
-"""Of numbers of chunks whose times differ by less than this share, the smallest is taken: each costs a little more than
-the model knows."""
+"""Of numbers of chunks whose times differ by less than this share, the smallest is taken: every chunk costs a little more
+than the model knows."""
 
 MOST_WALKED = 3_000
-"""Programs are walked in the order of a lower bound; not more than so many."""
+"""How many programs a search looks at, at most."""
 
 
 class Pipeline:
@@ -49,14 +53,14 @@ class Pipeline:
         self._models = {1: model}
 
     def costs(self, program: Program, chunks: int) -> list[StepCost]:
-        """The steps of a program for one of so many chunks."""
+        """The steps of a program for one of `chunks` chunks."""
         if chunks not in self._models:
             payload = ceil(self.model.payload / chunks)
             self._models[chunks] = CostModel(self.model.layout, self._flowing.library, payload)
         return self._models[chunks].steps(program, self.goal)
 
     def seconds(self, pipelined: Pipelined) -> float:
-        """The time of programs that share the chunks: that of the first chunk, then the period for each other one."""
+        """The time of all chunks: that of the first chunk, then a period for each of the others."""
         chunks = pipelined.chunks
         every = [(self.costs(program, chunks), count) for program, count in pipelined.shares]
         first = max(sum((cost.seconds for cost in costs), 0.0) for costs, _ in every)
@@ -77,9 +81,10 @@ class Pipeline:
     def search(self, graph: ProgramGraph, top: int = 1) -> list[Pipelined]:
         """The best programs with their numbers of chunks, the best mix among them.
 
-        Every program's pipelined time is at least the weighted mean of the loads that it puts on the levels, for any
-        weights. That is a sum over its steps, so programs can be walked in the order of it; the walk ends when it
-        passes the best found. A library may do collectives otherwise without chunks, so the best of those are added.
+        A program's pipelined time is at least the load that it puts on the busiest level, so at least the weighted mean
+        of the loads, for any weights. The mean is a sum over the steps, so `ranked` can give the programs in the order of
+        this lower bound; the walk ends when the bound passes the best time found. A library may use other algorithms
+        where there are no chunks, so the best programs without chunks are added.
         """
         candidates: list[tuple[float, Pipelined]] = []
         for least, program in islice(graph.ranked(_Weighted(self._flowing, self._weights(graph))), MOST_WALKED):
@@ -102,7 +107,14 @@ class Pipeline:
         return best
 
     def _weights(self, graph: ProgramGraph) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-        """Weights of the levels that make the lower bound high: those of the busiest links of good programs."""
+        """Weights of the levels that make the lower bound of all programs high, so that the walk is short.
+
+        A game of two players, played for some turns: one answers the weights with the program of the least bound, the
+        other moves weight to the level that this program keeps busiest. For example, the levels node and gpu begin with
+        (1/2, 1/2). If the program of the least bound loads node with 10 ms and gpu with 2 ms, its bound is 6 ms, and node
+        gets more weight: (3/4, 1/4). A program that loads node with 4 ms and gpu with 8 ms may be next, with the bound
+        5 ms; then gpu gets some back. The weights with the highest bound are kept.
+        """
         levels = len(self.model.layout.system.levels)
         weights = np.full(levels, 1 / levels)
         best, chosen = -1.0, weights
@@ -116,14 +128,18 @@ class Pipeline:
             busy = _busy(self._flowing.steps(program, self.goal), self.model)
             if not busy.any():
                 return weights
-            # Towards the level that this program loads most.
             target = np.zeros(levels)
             target[int(busy.argmax())] = 1.0
             weights = weights + (target - weights) / (turn + 1)
         return chosen
 
     def _mix(self, programs: Sequence[Program]) -> Pipelined | None:
-        """The shares of programs that balance the links best, as a small linear program, rounded to chunks."""
+        """The shares of programs that balance the links best, as a small linear program, rounded to chunks.
+
+        For example, one program loads node with 10 ms and gpu with 2 ms, another node with 4 ms and gpu with 8 ms. If the
+        first takes 1/3 of the chunks and the second 2/3, both levels are busy for 6 ms, less than the 10 ms or 8 ms of
+        either program alone. In 6 chunks, 2 take the first program and 4 the second.
+        """
         if self.most < 2 or len(programs) < 2:
             return None
         from scipy.optimize import linprog  # type: ignore[import-untyped]  # takes long to load, and is seldom needed
@@ -152,7 +168,10 @@ class Pipeline:
 
 
 def _rounded(shares: "np.ndarray[tuple[int], np.dtype[np.float64]]", chunks: int) -> list[int]:
-    """Whole numbers of chunks nearest to some shares, which add up to one."""
+    """Whole numbers of chunks nearest to some shares, which add up to one: of 8 chunks, 1/3 and 2/3 are 3 and 5.
+
+    Every share is rounded down; the chunks that are left go to those that lost most.
+    """
     exact = shares * chunks
     counts = [int(value) for value in np.floor(exact + 1e-9)]
     order = sorted(range(len(counts)), key=lambda k: counts[k] - exact[k])
@@ -162,7 +181,7 @@ def _rounded(shares: "np.ndarray[tuple[int], np.dtype[np.float64]]", chunks: int
 
 
 def _busy(costs: Sequence[StepCost], model: CostModel) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """The seconds that some steps keep the links of each level busy."""
+    """For each level, the seconds that some steps keep its links busy."""
     names = {level.name: number for number, level in enumerate(model.layout.system.levels)}
     busy = np.zeros(len(names))
     for cost in costs:
