@@ -41,7 +41,6 @@ LONG = {
     "meshwright.torch.reducer": "being merged with MPI's runtime",
     "meshwright.workload.llm": "being divided",
     "meshwright.workload.llm.Model.lines": "being divided",
-    "meshwright.workload.workload": "being divided",
     "meshwright.cli.plan": "being divided",
     "meshwright.cli.plan.plan": "being divided",
 }

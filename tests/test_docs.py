@@ -31,7 +31,7 @@ from meshwright.cost.algorithms import ALGORITHMS, phases
 from meshwright.cost.library import library_names
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.system.read import preset_names
-from meshwright.workload.workload import workload_names
+from meshwright.workload.read import workload_names
 from tests.cli.test_verbs import run
 from tests.house import modules
 from tests.measure.test_logs import NCCL, OSU

@@ -13,7 +13,7 @@ import meshwright
 from meshwright import SpecError, load_workload, parse_reduction, parse_system, plan, write_plan
 from meshwright.measure.records import Records
 from meshwright.text.files import append_file, write_file
-from meshwright.workload.workload import write_workload
+from meshwright.workload.read import write_workload
 from tests.cli.test_verbs import run
 
 STRANGER = 12_345

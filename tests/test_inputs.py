@@ -24,7 +24,7 @@ from meshwright.measure.trials.trial import payloads
 from meshwright.planning.constraints import ConstraintRule
 from meshwright.system.read import parse_system_yaml
 from meshwright.text.spec import shown
-from meshwright.workload.workload import parse_workload_yaml
+from meshwright.workload.read import parse_workload_yaml
 from tests.cli.test_verbs import run
 from tests.measure.test_logs import NCCL
 from tests.strategies import A100, AXES

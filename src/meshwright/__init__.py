@@ -31,7 +31,8 @@ from meshwright.system.model import Fabric, Level, Link, System
 from meshwright.system.read import load_system, parse_system, preset
 from meshwright.workload.communication import Communication, Reduction, Transfer, parse_reduction
 from meshwright.workload.llm import Model, Recompute
-from meshwright.workload.workload import Line, Workload, WorkloadFile, load_workload
+from meshwright.workload.read import WorkloadFile, load_workload
+from meshwright.workload.workload import Line, Workload
 
 __all__ = [
     "ROOTED",

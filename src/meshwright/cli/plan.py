@@ -40,7 +40,8 @@ from meshwright.system.read import load_system
 from meshwright.text.spec import format_counts, split_items
 from meshwright.text.units import format_amount, format_bytes, format_seconds
 from meshwright.workload.communication import Communication, exposed, parse_reduction
-from meshwright.workload.workload import Workload, load_workload
+from meshwright.workload.read import load_workload
+from meshwright.workload.workload import Workload
 
 LISTED = 4096
 """The ranks of larger systems are not listed one by one."""

@@ -13,7 +13,8 @@ from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_seconds
 from meshwright.workload.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
-from meshwright.workload.workload import Workload, derive, load_workload, parse_share, workload_names, write_workload
+from meshwright.workload.read import load_workload, parse_share, workload_names, write_workload
+from meshwright.workload.workload import Workload, derive
 
 
 @click.group()

@@ -1,13 +1,13 @@
 """Pipelined programs: the payload in chunks that flow through the steps, so that links of all levels work at once.
 
 The first chunk takes the time of all steps. Then one chunk comes out per period. A step takes its next chunk when it is
-done with the last one. All steps that are under way share the links, and the processors where devices share those; while
-the messages of one step wait, those of others are in flight. So the period is the longest of three times: of the slowest
-step, of the link with the most to carry over all steps, and of the processors for all messages of a chunk.
+done with the last one. All steps that are under way share the links, and the processors where devices share those;
+while the messages of one step wait, those of others are in flight. So the period is the longest of three times: of the
+slowest step, of the link with the most to carry over all steps, and of the processors for all messages of a chunk.
 
-For example, 4 chunks through three steps that take 2, 3 and 2 ms per chunk. The first chunk takes 7 ms. If the steps use
-different links, the period is 3 ms, and all is done after 7 + 3 x 3 = 16 ms; without chunks it takes about 28 ms. If the
-first and the third step use the same link, that link is busy for 4 ms per chunk: 7 + 3 x 4 = 19 ms.
+For example, 4 chunks through three steps that take 2, 3 and 2 ms per chunk. The first chunk takes 7 ms. If the steps
+use different links, the period is 3 ms, and all is done after 7 + 3 x 3 = 16 ms; without chunks it takes about 28 ms.
+If the first and the third step use the same link, that link is busy for 4 ms per chunk: 7 + 3 x 4 = 19 ms.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ GAINED = 0.05
 """A payload is cut into chunks only if that gains this share of the time of the best program without chunks."""
 
 NEARLY = 0.02
-"""Of numbers of chunks whose times differ by less than this share, the smallest is taken: every chunk costs a little more
-than the model knows."""
+"""Of numbers of chunks whose times differ by less than this share, the smallest is taken: every chunk costs a little
+more than the model knows."""
 
 MOST_WALKED = 3_000
 """How many programs a search looks at, at most."""
@@ -82,8 +82,8 @@ class Pipeline:
         """The best programs with their numbers of chunks, the best mix among them.
 
         A program's pipelined time is at least the load that it puts on the busiest level, so at least the weighted mean
-        of the loads, for any weights. The mean is a sum over the steps, so `ranked` can give the programs in the order of
-        this lower bound; the walk ends when the bound passes the best time found. A library may use other algorithms
+        of the loads, for any weights. The mean is a sum over the steps, so `ranked` can give the programs in the order
+        of this lower bound; the walk ends when the bound passes the best time found. A library may use other algorithms
         where there are no chunks, so the best programs without chunks are added.
         """
         candidates: list[tuple[float, Pipelined]] = []
@@ -111,9 +111,9 @@ class Pipeline:
 
         A game of two players, played for some turns: one answers the weights with the program of the least bound, the
         other moves weight to the level that this program keeps busiest. For example, the levels node and gpu begin with
-        (1/2, 1/2). If the program of the least bound loads node with 10 ms and gpu with 2 ms, its bound is 6 ms, and node
-        gets more weight: (3/4, 1/4). A program that loads node with 4 ms and gpu with 8 ms may be next, with the bound
-        5 ms; then gpu gets some back. The weights with the highest bound are kept.
+        (1/2, 1/2). If the program of the least bound loads node with 10 ms and gpu with 2 ms, its bound is 6 ms, and
+        node gets more weight: (3/4, 1/4). A program that loads node with 4 ms and gpu with 8 ms may be next, with the
+        bound 5 ms; then gpu gets some back. The weights with the highest bound are kept.
         """
         levels = len(self.model.layout.system.levels)
         weights = np.full(levels, 1 / levels)
@@ -136,9 +136,9 @@ class Pipeline:
     def _mix(self, programs: Sequence[Program]) -> Pipelined | None:
         """The shares of programs that balance the links best, as a small linear program, rounded to chunks.
 
-        For example, one program loads node with 10 ms and gpu with 2 ms, another node with 4 ms and gpu with 8 ms. If the
-        first takes 1/3 of the chunks and the second 2/3, both levels are busy for 6 ms, less than the 10 ms or 8 ms of
-        either program alone. In 6 chunks, 2 take the first program and 4 the second.
+        For example, one program loads node with 10 ms and gpu with 2 ms, another node with 4 ms and gpu with 8 ms. If
+        the first takes 1/3 of the chunks and the second 2/3, both levels are busy for 6 ms, less than the 10 ms or 8 ms
+        of either program alone. In 6 chunks, 2 take the first program and 4 the second.
         """
         if self.most < 2 or len(programs) < 2:
             return None

@@ -17,7 +17,8 @@ from meshwright.system.model import System
 from meshwright.text.spec import check_names
 from meshwright.text.units import format_amount
 from meshwright.workload.llm import check_axes
-from meshwright.workload.workload import Workload, WorkloadFile
+from meshwright.workload.read import WorkloadFile
+from meshwright.workload.workload import Workload
 
 MAX_SIZES = 20_000
 """More ways to choose the sizes than this are not tried."""
