@@ -80,7 +80,7 @@ def torch_rank() -> dict[str, float]:
     across = (0, 2) if rank % 2 == 0 else (1, 3)
     tensor = torch.zeros(BYTES // 4)
     reducer.all_reduce(tensor)
-    (piece,) = reducer._scratch.values()  # the same memory for both: where it lies matters more than who calls
+    (piece,) = reducer._room.kept.values()  # the same memory for both: where it lies matters more than who calls
 
     def bare() -> None:
         run_collective(Collective.REDUCE_SCATTER, tensor, piece, "sum", groups[inside], inside, "gloo")
@@ -107,7 +107,7 @@ def mpi_rank() -> dict[str, float]:
     inside, across = comm.Split(comm.rank // 2, comm.rank), comm.Split(comm.rank % 2, comm.rank)
     array = np.zeros(BYTES // 4, np.float32)
     reducer.all_reduce(array)
-    (piece,) = reducer._scratch.values()
+    (piece,) = reducer._room.kept.values()
 
     def bare() -> None:
         inside.Reduce_scatter_block(array, piece)

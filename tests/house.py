@@ -37,8 +37,6 @@ LONGEST_FILE, LONGEST_FUNCTION = 350, 60
 """In lines."""
 
 LONG = {
-    "meshwright.mpi": "being merged with torch's runtime",
-    "meshwright.torch.reducer": "being merged with MPI's runtime",
     "meshwright.workload.llm": "being divided",
     "meshwright.workload.llm.Model.lines": "being divided",
     "meshwright.cli.plan": "being divided",

@@ -11,13 +11,13 @@ import numpy as np
 from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
 from meshwright.language.program import ROOTED, Collective, Step, step_text
-from meshwright.language.semantics import check_program
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, Planned
+from meshwright.runtime.calls import check_average, check_operation
 from meshwright.runtime.choose import Chooser, Over, describe
 from meshwright.runtime.notices import Notices
-from meshwright.runtime.role import Flow, cut_payload
-from meshwright.runtime.schedule import Copy, schedule
+from meshwright.runtime.role import Flow, Role, role_of
+from meshwright.runtime.schedule import Copy
 from meshwright.runtime.seats import Seat, check_devices, layout_fault
 from meshwright.text.spec import format_counts
 
@@ -80,7 +80,7 @@ class Reducer:
         self._choose = Chooser(plan)
         self._notices = Notices(plan, jax.process_index())
         self._factors = plan.placement.factors()
-        self._flows = [_flows(plan, planned) for planned in plan.reductions]
+        self._roles = [_role(plan, number) for number in range(len(plan.reductions))]
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh that the methods are for, `factor_mesh(plan)`."""
@@ -106,29 +106,25 @@ class Reducer:
         return self._run(Goal.ALL_GATHER, jnp.ravel(part), "sum", over)
 
     def _run(self, goal: Goal, flat: Any, op: str, over: Over) -> Any:
-        if op not in _REDUCE:
-            raise EngineError(f"op={op!r}: expected sum, avg, max or min")
-        if op == "avg" and not jnp.issubdtype(flat.dtype, jnp.inexact):
-            raise EngineError(
-                f"op='avg' needs floating point numbers, not {flat.dtype}: reduce with 'sum', then divide"
-            )
+        check_operation(op)
+        check_average(op, jnp.issubdtype(flat.dtype, jnp.inexact), flat.dtype)
         number = self._choose(goal, over, flat.nbytes, goal is Goal.ALL_GATHER)
-        planned, flows = self.plan.reductions[number], self._flows[number]
-        levels = self.levels(planned)
+        role = self._roles[number]
+        levels = self.levels(role.planned)
         names = [name for level in levels for name in level]
         self._check_mesh(names)
         if op in ("sum", "avg") and goal is not Goal.ALL_GATHER:
-            _check_varying(planned, flat, names)
+            _check_varying(role.planned, flat, names)
         if flat.size == 0:
             return flat
-        size = self.plan.hierarchy(planned).size
+        size = len(role.ranks)
         if goal is Goal.REDUCE_SCATTER:
             flat = jnp.pad(flat, (0, -flat.size % size))
         length = flat.size * (size if goal is Goal.ALL_GATHER else 1)
-        cut = cut_payload(planned, flows, size, length, flat.dtype.itemsize)
+        cut = role.cut(length, flat.dtype.itemsize)
         self._notices.chunks(number, len(cut), length * flat.dtype.itemsize)
         if len(cut) == 1:
-            flat = self._program(flows[0], flat, levels, op)
+            flat = self._program(cut[0].flow, flat, levels, op)
         else:
             # Chunks do not depend on each other, so XLA may let their steps overlap.
             seen = flat.reshape(size, -1) if goal is Goal.REDUCE_SCATTER else flat.reshape(1, -1)
@@ -187,20 +183,17 @@ def _check_varying(planned: Planned, flat: Any, names: Sequence[str]) -> None:
     )
 
 
-def _flows(plan: Plan, planned: Planned) -> tuple[Flow, ...]:
-    hierarchy = plan.hierarchy(planned)
-    flows = []
-    for program, chunks in planned.shares:
-        check_program(program, hierarchy, planned.communication.goal)
-        for number, step in enumerate(program.steps, 1):
+def _role(plan: Plan, number: int) -> Role:
+    """What every device does in a reduction: without rooted collectives, all do the same as the first."""
+    role = role_of(plan, number, 0)
+    for flow in role.flows:
+        for k, step in enumerate(flow.program.steps, 1):
             if step.collective in ROOTED or step.grouping.masters:
                 raise EngineError(
-                    f"JAX has no rooted collectives, so step {number} ({step_text(step, hierarchy.names)}) of the "
-                    f"{describe(planned)} cannot run: plan without them (plan --no-rooted)"
+                    f"JAX has no rooted collectives, so step {k} ({step_text(step, role.names)}) of the "
+                    f"{describe(role.planned)} cannot run: plan without them (plan --no-rooted)"
                 )
-        todo = schedule(program, hierarchy, 0, planned.communication.goal)  # every device does the same
-        flows.append(Flow(program, chunks, todo, ()))
-    return tuple(flows)
+    return role
 
 
 def _collective(step: Step, flat: Any, names: tuple[str, ...], op: str) -> Any:

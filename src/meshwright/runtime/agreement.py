@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 from meshwright.errors import EngineError, MeshwrightError
@@ -57,10 +57,21 @@ def judge_start(system: System | None, said: Mapping[int, Any]) -> str:
     return "" if system is None else layout_fault(system, seats)
 
 
-Agree = Callable[[str, str | None, Any, Callable[[dict[int, Any]], str]], None]
-"""Lets the ranks of a group compare a value each under a key: if `judge(values)` returns a message, every rank raises
-it. The second key is that of their agreement before this one.
-"""
+Judge = Callable[[dict[int, Any]], str]
+"""Says what is wrong with the values of the ranks; empty if nothing is."""
+
+
+class Channel(Protocol):
+    """How the ranks of a group talk to each other, other than with collectives."""
+
+    def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:
+        """Compare a value each under a key: if `judge(values)` returns a message, every rank raises it.
+
+        before: the key of their agreement before this one, which everyone is past.
+        """
+
+    def announce(self, key: str, value: Any) -> None:
+        """Say something in an agreement without waiting for it."""
 
 
 class CallCheck:
@@ -74,11 +85,11 @@ class CallCheck:
     CALLS, BYTES = 64, 2**26
     """After this number of calls or bytes all calls so far are compared: often enough to notice, too seldom to cost."""
 
-    def __init__(self, key: str, ranks: Sequence[int], mode: str, agree: Agree) -> None:
+    def __init__(self, key: str, ranks: Sequence[int], mode: str, channel: Channel) -> None:
         """Nothing is compared yet; mode is first, always or never."""
         if mode not in ("first", "always", "never"):
             raise EngineError(f"check={mode!r}: expected 'first', 'always' or 'never'")
-        self.key, self.ranks, self.agree = key, ranks, agree
+        self.key, self.ranks, self.channel = key, ranks, channel
         self.never, self.always = mode == "never" or len(ranks) == 1, mode == "always"
         self.calls = self.since = self.bytes = 0
         self.history = self.past = 0  # digests of all calls so far, and of those before the last one
@@ -101,20 +112,20 @@ class CallCheck:
         """Compare a call, and all before it."""
         self.since = self.CALLS  # where this ends in an error, the next call is compared too
         try:
-            self.agree(self._key(), self.before, [call, self.past], self.judge)
+            self.channel.agree(self._key(), self.before, [call, self.past], self.judge)
         except EngineError:
             self.history = self.past  # nobody made this call
             raise
         self.before, self.since, self.bytes = self._key(), 0, 0
 
-    def refuse(self, message: str, announce: Callable[[str, Any], None]) -> None:
+    def refuse(self, message: str) -> None:
         """Tell the others that this rank cannot make its call, without waiting for them."""
         self.calls += 1
         if len(self.ranks) > 1:
-            announce(self._key(), [f"cannot: {message}", self.history])
+            self.channel.announce(self._key(), [f"cannot: {message}", self.history])
         self.since = self.CALLS  # the others may not have refused, so the next call is compared
 
-    def explain(self, call: tuple[str, ...], error: EngineError, agree: Agree) -> EngineError:
+    def explain(self, call: tuple[str, ...], error: EngineError, channel: Channel) -> EngineError:
         """Find out with the others why a call failed: some may have made another one, or none at all.
 
         Those who wait under the key of this call, because it is of a new kind to them alone, get the answer too.
@@ -123,7 +134,7 @@ class CallCheck:
             return error
         key = f"{self._key()}/after" if self.before == self._key() else self._key()
         try:
-            agree(key, None, [" ".join(call), self.past], self.judge)
+            channel.agree(key, None, [" ".join(call), self.past], self.judge)
         except EngineError as found:
             reason = f"{found}; {error}" if found.agreed else f"{error}; {found}"
             return EngineError(reason, agreed=found.agreed)
@@ -154,7 +165,7 @@ class CallCheck:
 
 
 def call_checks(
-    roles: Sequence[Role], mode: str, agreement: Callable[[int, tuple[int, ...]], Agree], key: str = ""
+    roles: Sequence[Role], mode: str, channel: Callable[[int, tuple[int, ...]], Channel], key: str = ""
 ) -> list[CallCheck]:
     """The check of each of a plan's reductions; those with the same goal over the same axes share one."""
     found: dict[object, CallCheck] = {}
@@ -163,6 +174,6 @@ def call_checks(
         reduction = role.planned.communication
         kind = reduction.goal, frozenset(reduction.axes)
         if kind not in found:
-            found[kind] = CallCheck(f"{key}/{number}", role.ranks, mode, agreement(number, role.ranks))
+            found[kind] = CallCheck(f"{key}/{number}", role.ranks, mode, channel(number, role.ranks))
         checks.append(found[kind])
     return checks

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, lcm
+from typing import NamedTuple
 
 from meshwright.language.goals import Goal
 from meshwright.language.program import Program, check_fits, device_groups, step_text
@@ -35,6 +36,14 @@ class Flow:
     stages: tuple[Stage, ...]
 
 
+class Cut(NamedTuple):
+    """Where a chunk is cut from a payload, or for reduce-scatter and all-gather from each rank's part, in elements."""
+
+    flow: Flow
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """One rank's role in one of the plan's reductions.
@@ -52,38 +61,31 @@ class Role:
         step = step_text(flow.program.steps[move.step], self.names)
         return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
 
-    def cut(self, length: int, width: int) -> list[tuple[Flow, int, int]]:
-        """The chunks of a payload of `length` elements of `width` bytes each; see `cut_payload`."""
-        return cut_payload(self.planned, self.flows, len(self.ranks), length, width)
+    def cut(self, length: int, width: int) -> list[Cut]:
+        """The chunks of a payload of `length` elements of `width` bytes each.
 
-
-def cut_payload(
-    planned: Planned, flows: Sequence[Flow], ranks: int, length: int, width: int
-) -> list[tuple[Flow, int, int]]:
-    """The chunks of a payload of `length` elements of `width` bytes each: the flow that each takes, its start, its end.
-
-    A chunk is not smaller than planned, so smaller payloads have fewer. What is cut is the tensor, or for
-    reduce-scatter and all-gather each rank's part of it.
-    """
-    in_place, whole = planned.communication.goal in IN_PLACE, length * width
-    if not in_place:
-        length = part_length(length, ranks, 0)
-    if planned.chunks == 1:
-        return [(flows[0], 0, length)]
-    wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.communication.bytes))
-    unit = lcm(*(flow.schedule.blocks for flow in flows)) if in_place else 1
-    size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
-    starts = range(0, max(length, 1), size)
-    if len(starts) == 1:
-        return [(flows[0], 0, length)]
-    due = [0.0] * len(flows)  # how many chunks each flow is behind its share
-    found = []
-    for start in starts:
-        due = [late + flow.chunks / planned.chunks for late, flow in zip(due, flows, strict=True)]
-        most = max(range(len(due)), key=lambda k: due[k])
-        due[most] -= 1
-        found.append((flows[most], start, min(start + size, length)))
-    return found
+        A chunk is not smaller than planned, so smaller payloads have fewer.
+        """
+        planned, flows = self.planned, self.flows
+        in_place, whole = planned.communication.goal in IN_PLACE, length * width
+        if not in_place:
+            length = part_length(length, len(self.ranks), 0)
+        if planned.chunks == 1:
+            return [Cut(flows[0], 0, length)]
+        wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.communication.bytes))
+        unit = lcm(*(flow.schedule.blocks for flow in flows)) if in_place else 1
+        size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
+        starts = range(0, max(length, 1), size)
+        if len(starts) == 1:
+            return [Cut(flows[0], 0, length)]
+        due = [0.0] * len(flows)  # how many chunks each flow is behind its share
+        found = []
+        for start in starts:
+            due = [late + flow.chunks / planned.chunks for late, flow in zip(due, flows, strict=True)]
+            most = max(range(len(due)), key=lambda k: due[k])
+            due[most] -= 1
+            found.append(Cut(flows[most], start, min(start + size, length)))
+        return found
 
 
 def role_of(plan: Plan, number: int, rank: int) -> Role:

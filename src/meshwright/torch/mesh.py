@@ -16,7 +16,7 @@ from meshwright.runtime.agreement import judge_start
 from meshwright.runtime.seats import check_devices, seat
 from meshwright.runtime.waiting import TIMEOUT
 from meshwright.torch.groups import backends, check_initialized
-from meshwright.torch.store import Patience, agree, default_store
+from meshwright.torch.store import Patience, StoreChannel, default_store
 
 _numbers = count()  # of the meshes in this process; every process makes the same ones
 
@@ -54,7 +54,7 @@ def _checked(plan: Plan | Placement, device_type: str | None) -> tuple[Placement
         said["fault"] = str(error)
     judge = partial(judge_start, placement.system)
     key = f"meshwright/mesh/{next(_numbers)}"
-    agree(default_store(), range(world), rank, Patience.of(TIMEOUT), key, None, said, judge)
+    StoreChannel(default_store(), range(world), rank, Patience.of(TIMEOUT)).agree(key, None, said, judge)
     if device_type is None:
         device_type = "cuda" if "cuda" in backends() and torch.cuda.is_available() else "cpu"
     return placement, device_type

@@ -14,17 +14,18 @@ from meshwright.errors import EngineError
 from meshwright.language.goals import REDUCING, Goal
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks, introduce, judge_start
-from meshwright.runtime.choose import Chooser, Over
-from meshwright.runtime.notices import Notices
-from meshwright.runtime.role import LaneGroup, Role, part_length, plan_groups
+from meshwright.runtime.calls import Calls, Prepared, check_average, check_operation
+from meshwright.runtime.choose import Over
+from meshwright.runtime.payload import Room
+from meshwright.runtime.role import LaneGroup, Role, plan_groups
 from meshwright.runtime.schedule import IN_PLACE
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT, check_timeout
-from meshwright.torch.collectives import OPERATIONS, REDUCED
-from meshwright.torch.executor import Executor
+from meshwright.torch.collectives import REDUCED
+from meshwright.torch.executor import ARRAYS, Executor
 from meshwright.torch.groups import backends, check_initialized, give_back, make_groups
 from meshwright.torch.queue import CallQueue, Work
-from meshwright.torch.store import LATE, Patience, agree, announce, default_store, leave
+from meshwright.torch.store import LATE, Patience, StoreChannel, default_store, leave
 
 Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
 """sum, avg, max or min; PyTorch's names for them do too."""
@@ -61,21 +62,20 @@ class Reducer:
         self._key = f"meshwright/{next(_numbers)}"
         self._groups: dict[LaneGroup, dist.ProcessGroup] = {}
         patience = Patience.of(timeout)
-        said, self._roles = introduce(plan, world, self.rank, seat(os.environ), check)
+        said, roles = introduce(plan, world, self.rank, seat(os.environ), check)
         checks = call_checks(
-            self._roles,
+            roles,
             check,
-            lambda _, ranks: partial(agree, self._store, ranks, self.rank, patience, wake=self._give_up),
+            lambda _, ranks: StoreChannel(self._store, ranks, self.rank, patience, self._give_up),
             self._key,
         )  # a wrong `check` is refused before anyone is waited for
         judge = partial(judge_start, None if said["fault"] else plan.placement.system)
-        agree(self._store, range(world), self.rank, patience, f"{self._key}/start", None, said, judge)
-        self._checks = checks
+        everyone = StoreChannel(self._store, range(world), self.rank, patience)
+        everyone.agree(f"{self._key}/start", None, said, judge)
+        self._calls = Calls(plan, self.rank, roles, checks, ARRAYS)
         self._groups |= make_groups(plan_groups(plan), timeout)
-        self._executor = Executor(self._groups, self._room, self._give_up)
-        self._choose = Chooser(plan)
-        self._notices = Notices(plan, self.rank)
-        self._scratch: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._room = Room(ARRAYS)
+        self._executor = Executor(self._groups, self._allocate, self._give_up)
         self._closed = False
         self._leave = partial(leave, self._store, world, self.rank, self._key)
         _unclosed[self._key] = partial(_end, os.getpid(), self._queue, self._groups, self._leave)
@@ -164,7 +164,7 @@ class Reducer:
 
     def role(self, goal: Goal, over: Over = None) -> Role:
         """This rank's role in one of the plan's reductions, with the ranks of its group."""
-        return self._roles[self._choose(goal, over, 1)]
+        return self._calls.roles[self._calls.choose(goal, over, 1)]
 
     def close(self) -> None:
         """Finish what is under way, compare the last calls, give the groups back; every process calls it.
@@ -179,13 +179,12 @@ class Reducer:
         patience = FAREWELL_AFTER_FAILURE
         try:
             if healthy:
-                for check in dict.fromkeys(self._checks):
-                    check.finish()
+                self._calls.finish()
                 patience = FAREWELL
         finally:
             self._leave(patience)
             give_back(self._groups)
-            self._scratch.clear()
+            self._room.kept.clear()
             del _unclosed[self._key]
 
     def __enter__(self) -> Self:
@@ -205,109 +204,64 @@ class Reducer:
             backend = self._refuse(goal, tensor, op)
             if out is not None:
                 self._refuse(goal, out, op, "out")
-            tensor = tensor.detach()
-            whole = tensor if goal is not Goal.ALL_GATHER or out is None else out
-            number = self._choose(goal, over, whole.nbytes, goal is Goal.ALL_GATHER and out is None)
-            role, check = self._roles[number], self._checks[number]
-            length = tensor.numel() * len(role.ranks) if goal is Goal.ALL_GATHER and out is None else whole.numel()
-            result, kept = self._result(goal, tensor, out, length, role.ranks)
+            self._calls.notices.library(backend)
+            call = self._calls.prepare(goal, tensor.detach(), None if out is None else out.detach(), op, over)
         except EngineError as error:
-            self._tell(goal, over, error)
+            if self._queue.idle():  # otherwise calls before this one are still to be counted
+                self._calls.refuse(goal, over, error)
             raise
-        kind = op if goal in REDUCING else "any"
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        call = ("gives", str(length), "elements of", dtype, "to", goal, kind, "of", f"reduction {number}")
         staged = backend == "gloo" and tensor.device.type != "cpu"  # gloo talks from the host's memory
         ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
 
-        def run() -> None:
-            if ready is not None:
-                ready.synchronize()
-                there = result.cpu() if goal in IN_PLACE else torch.empty_like(result, device="cpu")
-                given = there if goal in IN_PLACE else tensor.cpu()
-            else:
-                given, there = tensor, result
-            try:
-                self._executor.run(role, given, there, op, backend)
-            except EngineError as error:
-                self._give_up()
-                raise check.explain(call, error, partial(agree, self._store, role.ranks, self.rank, LATE)) from error
-            if ready is not None:
-                result.copy_(there)
-                torch.cuda.current_stream(tensor.device).synchronize()
-
         def communicate() -> torch.Tensor:
             try:
-                check(call, length * tensor.element_size())
-                if length:
-                    run()
+                call.check(call.words, call.bytes)
+                if call.length:
+                    self._run(call, op, backend, ready)
             except BaseException:
                 self._give_up()  # others may be in the call, and wait for this rank
                 raise
+            kept: torch.Tensor = call.kept
             return kept
 
-        self._notices.library(backend)
-        self._notices.chunks(number, len(role.cut(length, tensor.element_size())), length * tensor.element_size())
         if not async_op:
             return self._queue.run(communicate)
         if backend == "gloo":
             return self._queue.start(communicate)
-        return self._queue.start_on_stream(communicate, tensor.device, (tensor, result))
+        return self._queue.start_on_stream(communicate, tensor.device, (call.given, call.result))
+
+    def _run(self, call: Prepared, op: str, backend: str, ready: torch.cuda.Event | None) -> None:
+        """Run a call. ready: what to wait for before a tensor on the GPU is copied to the host's memory for gloo."""
+        given, result = call.given, call.result
+        if ready is not None:
+            ready.synchronize()
+            given = given.cpu()
+            result = given if call.result is call.given else torch.empty_like(result, device="cpu")
+        try:
+            self._executor.run(call.role, call.cut, given, result, op, backend)
+        except EngineError as error:
+            self._give_up()
+            late = StoreChannel(self._store, call.role.ranks, self.rank, LATE)
+            raise call.check.explain(call.words, error, late) from error
+        if ready is not None:
+            call.result.copy_(result)
+            torch.cuda.current_stream(call.result.device).synchronize()
 
     def _give_up(self) -> None:
         """Have the ranks fail that wait for this one. Groups of other libraries than gloo may still be at work."""
         if set(self._backends.values()) == {"gloo"}:
             give_back(self._groups)
 
-    def _tell(self, goal: Goal, over: Over, error: EngineError) -> None:
-        """Let the others know, who may be about to wait for this rank."""
-        if not self._queue.idle():
-            return  # calls before this one are still to be counted
-        try:
-            number = self._choose(goal, over, 1)
-        except EngineError:
-            return
-        ranks, check = self._roles[number].ranks, self._checks[number]
-        check.refuse(str(error), partial(announce, self._store, ranks, self.rank))
-
-    def _result(
-        self, goal: Goal, tensor: torch.Tensor, out: torch.Tensor | None, length: int, ranks: tuple[int, ...]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the result goes, and the part of it that the caller gets."""
-        if goal in IN_PLACE:
-            return tensor, tensor
-        mine = part_length(length, len(ranks), ranks.index(self.rank))
-        if goal is Goal.ALL_GATHER:
-            if tensor.numel() != mine:
-                raise EngineError(
-                    f"rank {self.rank} gives {tensor.numel()} elements, but its part of {length} over {len(ranks)} "
-                    f"ranks has {mine}"
-                )
-            result = tensor.new_empty(length) if out is None else out.detach()
-            kept = result
-        else:
-            result = tensor.new_empty(part_length(length, len(ranks), 0))
-            kept = result[:mine]
-        if (result.dtype, result.device) != (tensor.dtype, tensor.device):
-            raise EngineError(
-                f"out is {result.dtype} on {result.device}, the part is {tensor.dtype} on {tensor.device}"
-            )
-        return result, kept
-
     def _refuse(self, goal: Goal, tensor: torch.Tensor, op: str, name: str = "the tensor") -> str:
         """Complain about a tensor or an operation that cannot be; otherwise name the backend for it."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise EngineError(f"expected a dense tensor, not {getattr(tensor, 'layout', type(tensor).__name__)}")
-        if op != "avg" and op not in OPERATIONS:
-            raise EngineError(f"op={op!r}: expected sum, avg, max or min")
+        check_operation(op)
         if goal in REDUCING and tensor.dtype not in REDUCED:
             hint = "; reduce torch.view_as_real(tensor)" if tensor.dtype.is_complex else ""
             known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in REDUCED))
             raise EngineError(f"{tensor.dtype} cannot be reduced, but {known} can{hint}")
-        if op == "avg" and not tensor.dtype.is_floating_point:
-            raise EngineError(
-                f"op='avg' needs a floating point tensor, not {tensor.dtype}: reduce with 'sum', then divide"
-            )
+        check_average(op, tensor.dtype.is_floating_point, tensor.dtype, "a floating point tensor")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise EngineError(
                 f"{name} requires a gradient, but none goes through a Reducer: call it under torch.no_grad(), or give "
@@ -326,16 +280,10 @@ class Reducer:
             raise EngineError(f"{name} is on {tensor.device}, but the process group has {has}")
         return backend
 
-    def _room(self, slot: int, length: int, like: torch.Tensor) -> torch.Tensor:
-        """Memory for a call: kept for the next one on the CPU, where getting it from the system costs more than using
-        it.
-        """
-        if like.device.type != "cpu":
-            return like.new_empty(length)
-        kept = self._scratch.get((slot, like.dtype))
-        if kept is None or kept.numel() < length:
-            kept = self._scratch[slot, like.dtype] = like.new_empty(length)
-        return kept[:length]
+    def _allocate(self, slot: int, length: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a call. PyTorch keeps that of other devices itself."""
+        found: torch.Tensor = self._room(slot, length, like) if like.device.type == "cpu" else like.new_empty(length)
+        return found
 
 
 _unclosed: dict[str, Callable[[], None]] = {}

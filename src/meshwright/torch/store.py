@@ -30,6 +30,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError
 
 from meshwright.errors import EngineError
+from meshwright.runtime.agreement import Judge
 from meshwright.runtime.words import first_line, rank_list
 
 T = TypeVar("T")
@@ -108,82 +109,84 @@ def default_store() -> Store:
     return c10d._get_default_store()
 
 
-def agree(
-    store: Store,
-    ranks: Sequence[int],
-    rank: int,
-    patience: Patience,
-    key: str,
-    before: str | None,
-    value: Any,
-    judge: Callable[[dict[int, Any]], str],
-    wake: Callable[[], None] | None = None,
-) -> None:
-    """Let the ranks compare a value each under a key. If `judge(values)` returns a message, every rank raises it.
+@dataclass(frozen=True, slots=True)
+class StoreChannel:
+    """Agreement between some ranks; a `Channel` of the runtime's.
 
-    before: the key of their agreement before this one. Everyone is past it, so its verdict can go.
     wake: called on the first rank when the others are late, and may make them come.
     """
-    first, others = ranks[0], ranks[1:]
 
-    def collect(line: Line, stop: threading.Event) -> tuple[str, bool]:
-        line.set(f"{key}/{rank}", json.dumps(value))
-        keys = {f"{key}/{each}": each for each in ranks}
-        if not line.arrive(list(keys), patience.collect, stop) and wake is not None:
-            wake()
+    store: Store
+    ranks: Sequence[int]
+    rank: int
+    patience: Patience
+    wake: Callable[[], None] | None = None
+
+    def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:
+        """Compare a value each under a key; the verdict under the key before can go."""
+        is_first = self.rank == self.ranks[0]
+        work = partial(self._collect, key, before, value, judge) if is_first else partial(self._listen, key, value)
+        verdict, agreed = in_time(self.store, self.patience.answer, self.rank, work)
+        if verdict:
+            raise EngineError(verdict, agreed=agreed)
+
+    def announce(self, key: str, value: Any) -> None:
+        """Say something in an agreement without waiting for it; of the first rank, it is the verdict."""
+
+        def tell(line: Line, _: threading.Event) -> None:
+            line.set(f"{key}/{self.rank}", json.dumps(value))
+            if self.rank == self.ranks[0]:
+                line.set(f"{key}/verdict", json.dumps([f"rank {self.rank} {value[0]}", True]))
+
+        with contextlib.suppress(EngineError):  # nobody is there to hear it
+            in_time(self.store, 0.0, self.rank, tell)
+
+    def _collect(
+        self, key: str, before: str | None, value: Any, judge: Judge, line: Line, stop: threading.Event
+    ) -> tuple[str, bool]:
+        """What the first rank does: it hears everyone, and says the verdict."""
+        line.set(f"{key}/{self.rank}", json.dumps(value))
+        keys = {f"{key}/{each}": each for each in self.ranks}
+        if not line.arrive(list(keys), self.patience.collect, stop) and self.wake is not None:
+            self.wake()
             line.arrive(list(keys), LATE.collect, stop)
         said = {each: line.get(name) for name, each in keys.items() if line.has([name])}
-        missing = [each for each in ranks if each not in said]
+        missing = [each for each in self.ranks if each not in said]
         if stop.is_set():
-            verdict = f"rank {rank} was interrupted"
+            verdict = f"rank {self.rank} was interrupted"
         elif missing:
-            verdict = f"{rank_list(missing)} did not join the others within {patience.collect:g} s"
+            verdict = f"{rank_list(missing)} did not join the others within {self.patience.collect:g} s"
         else:
             verdict = judge(said)
         line.set(f"{key}/verdict", json.dumps([verdict, not missing]))
         if verdict:
-            line.arrive([f"{key}/heard/{each}" for each in others if each in said], HEARING, stop)
+            line.arrive([f"{key}/heard/{each}" for each in self.ranks[1:] if each in said], HEARING, stop)
         line.delete([*keys, *([f"{before}/verdict"] if before else ())])
         return verdict, not missing
 
-    def listen(line: Line, stop: threading.Event) -> tuple[str, bool]:
-        line.set(f"{key}/{rank}", json.dumps(value))
-        if not line.arrive([f"{key}/verdict"], patience.listen, stop):
-            return f"rank {rank} heard nothing from rank {first} for {patience.listen:g} s", False
+    def _listen(self, key: str, value: Any, line: Line, stop: threading.Event) -> tuple[str, bool]:
+        """What the other ranks do: they say their value, and hear the verdict."""
+        line.set(f"{key}/{self.rank}", json.dumps(value))
+        if not line.arrive([f"{key}/verdict"], self.patience.listen, stop):
+            return f"rank {self.rank} heard nothing from rank {self.ranks[0]} for {self.patience.listen:g} s", False
         verdict, complete = line.get(f"{key}/verdict")
         if verdict:
-            line.set(f"{key}/heard/{rank}", "!")
+            line.set(f"{key}/heard/{self.rank}", "!")
         return verdict, complete
-
-    verdict, agreed = in_time(store, patience.answer, rank, collect if rank == first else listen)
-    if verdict:
-        raise EngineError(verdict, agreed=agreed)
-
-
-def announce(store: Store, ranks: Sequence[int], rank: int, key: str, value: Any) -> None:
-    """Say something in an agreement without waiting for it; of the first rank, it is the verdict."""
-
-    def tell(line: Line, _: threading.Event) -> None:
-        line.set(f"{key}/{rank}", json.dumps(value))
-        if rank == ranks[0]:
-            line.set(f"{key}/verdict", json.dumps([f"rank {rank} {value[0]}", True]))
-
-    with contextlib.suppress(EngineError):  # nobody is there to hear it
-        in_time(store, 0.0, rank, tell)
 
 
 def leave(store: Store, world: int, rank: int, key: str, patience: float) -> None:
     """Need the store no more. Rank 0, whose process may be the one that has it, goes when all others have said so."""
     others = [f"{key}/left/{other}" for other in range(1, world)]
 
-    def part(line: Line, stop: threading.Event) -> None:
+    def go(line: Line, stop: threading.Event) -> None:
         if rank:
             line.set(f"{key}/left/{rank}", "!")
         elif line.arrive(others, patience, stop):
             line.delete(others)
 
     with contextlib.suppress(EngineError):  # it is gone already
-        in_time(store, 0.0, rank, part)
+        in_time(store, 0.0, rank, go)
 
 
 def in_time(store: Store, seconds: float, rank: int, work: Callable[[Line, threading.Event], T]) -> T:

@@ -1,0 +1,245 @@
+"""The executor that users hold: runs a plan's programs over MPI communicators."""
+
+import atexit
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Self
+from weakref import WeakSet
+
+from mpi4py import MPI
+
+from meshwright.errors import EngineError
+from meshwright.language.goals import Goal
+from meshwright.mpi.arrays import ARRAYS, Array, as_array, check_array
+from meshwright.mpi.channel import MessageChannel
+from meshwright.mpi.collectives import OPERATIONS, run_collective, start_collective
+from meshwright.planning.plan import Plan
+from meshwright.runtime.agreement import CallCheck, call_checks, introduce, judge_start
+from meshwright.runtime.calls import Calls, Prepared
+from meshwright.runtime.choose import Over
+from meshwright.runtime.payload import Divide, Payload, Room
+from meshwright.runtime.role import Flow, LaneGroup, Role, plan_groups
+from meshwright.runtime.schedule import IN_PLACE, Call
+from meshwright.runtime.seats import Seat
+from meshwright.runtime.waiting import TIMEOUT, Watchdog, check_timeout
+from meshwright.runtime.walk import take_turns, walk_alone
+from meshwright.runtime.words import first_line
+
+
+class Reducer:
+    """Runs the programs of a plan; every process of the communicator makes one.
+
+    Making it checks that all processes have the same plan and sit where it says, and creates the communicators that the
+    programs need. A call is collective over its reduction group, and every rank makes its calls in the same order.
+
+    timeout: seconds after which a process that still waits for others in a call says so and ends; as no MPI call can be
+    broken off, that is the only way out, and mpirun then ends the others.
+    check: whether ranks compare size, dtype and operation: before the "first" call of each kind, "always" or "never".
+
+    Forgetting `close` does no harm. A rank that ends with an exception before it ends the job, as the others would wait
+    for it.
+    """
+
+    def __init__(
+        self, plan: Plan, comm: "MPI.Intracomm | None" = None, *, timeout: float = TIMEOUT, check: str = "first"
+    ) -> None:
+        """Check that processes and plan fit, and create the communicators."""
+        comm = MPI.COMM_WORLD if comm is None else comm
+        if not isinstance(comm, MPI.Intracomm):
+            raise EngineError(f"comm is {comm!r}: expected a communicator of the ranks that run the plan, None for all")
+        self.plan, self.rank = plan, comm.rank
+        self._closed = False
+        self._broken = ""  # what went wrong in the midst of a call, after which ranks may be out of step
+        fault, patience = "", TIMEOUT
+        try:
+            patience = check_timeout(timeout)
+        except EngineError as error:  # for all to hear
+            fault = str(error)
+        self._watchdog = Watchdog(patience, comm.rank)
+        try:
+            with self._waiting("comparing plans with all other ranks"):
+                self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
+                self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+                self._calls = Calls(plan, self.rank, *self._compare_plans(check, fault), ARRAYS)
+                self._groups = self._communicators()
+        except BaseException:
+            self._watchdog.close()
+            raise
+        self._calls.notices.library(_library())
+        self._room = Room(ARRAYS)
+        _open.add(self)
+
+    def all_reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
+        """Reduce over all ranks of the reduction group, in place; op is sum, avg, max or min.
+
+        buffer: a NumPy array, or anything else with the buffer protocol that can be written to.
+        over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
+        """
+        return self._call(Goal.ALL_REDUCE, buffer, None, op, over)
+
+    def reduce(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
+        """Reduce to the first rank of the reduction group, in place; the others' buffers are of no use afterwards."""
+        return self._call(Goal.REDUCE, buffer, None, op, over)
+
+    def broadcast(self, buffer: Any, *, over: Over = None) -> Array:
+        """Send the buffer of the first rank of the reduction group to all others, in place."""
+        return self._call(Goal.BROADCAST, buffer, None, "sum", over)
+
+    def reduce_scatter(self, buffer: Any, op: str = "sum", *, over: Over = None) -> Array:
+        """Reduce, and return this rank's part of the flat result; the buffer stays as it is.
+
+        Parts are equal; where the size does not divide, the last ones are shorter or empty.
+        """
+        return self._call(Goal.REDUCE_SCATTER, buffer, None, op, over)
+
+    def all_gather(self, part: Any, *, out: Any = None, over: Over = None) -> Array:
+        """Put the parts of all ranks of the reduction group one after another.
+
+        out: where to put them; needed where the last parts are shorter, as its size tells the whole.
+        """
+        return self._call(Goal.ALL_GATHER, part, out, "sum", over)
+
+    def close(self) -> None:
+        """Compare the last calls, and give the communicators back; every process calls it."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._broken and not MPI.Is_finalized():
+            self._calls.finish()
+            with self._waiting("closing, which every rank does"):
+                for group in self._groups.values():
+                    group.Free()
+                self._comm.Free()
+        self._groups.clear()
+        self._watchdog.close()
+
+    def __enter__(self) -> Self:
+        """Use it for the time of a with statement."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Close it, unless something failed."""
+        if kind is None:
+            self.close()
+
+    @contextmanager
+    def _waiting(self, what: str | Callable[[], str]) -> Iterator[None]:
+        """Wait for others, but not longer than the timeout; what fails on the way leaves the ranks out of step."""
+        try:
+            with self._watchdog(what):
+                yield
+        except BaseException as error:
+            said = f"rank {self.rank}: {what if isinstance(what, str) else what()} failed"
+            self._broken = f"{said}: {first_line(error)}"
+            if isinstance(error, MPI.Exception):
+                raise EngineError(self._broken) from error
+            raise
+
+    def _compare_plans(self, check: str, fault: str) -> tuple[list[Role], list[CallCheck]]:
+        local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
+        at = Seat(local.rank, local.size)
+        local.Free()
+        said, roles = introduce(self.plan, self._comm.size, self.rank, at, check)
+        checks = []
+        try:
+            checks = call_checks(roles, check, lambda k, ranks: MessageChannel(self._comm, ranks, k, self._waiting))
+        except EngineError as error:
+            fault = fault or str(error)
+        said["fault"] = said["fault"] or fault
+        everyone = dict(enumerate(self._comm.allgather(said)))
+        if fault := judge_start(None if said["fault"] else self.plan.placement.system, everyone):
+            raise EngineError(fault)
+        return roles, checks
+
+    def _communicators(self) -> dict[LaneGroup, Any]:
+        """One for each group that this rank is in; groups without a rank in common are made at once."""
+        rounds: list[list[LaneGroup]] = []
+        taken: list[set[int]] = []
+        for lane, ranks in plan_groups(self.plan):
+            for groups, busy in zip(rounds, taken, strict=True):
+                if busy.isdisjoint(ranks):
+                    groups.append((lane, ranks))
+                    busy.update(ranks)
+                    break
+            else:
+                rounds.append([(lane, ranks)])
+                taken.append(set(ranks))
+        made: dict[LaneGroup, Any] = {}
+        for groups in rounds:
+            mine = next(((color, group) for color, group in enumerate(groups) if self.rank in group[1]), None)
+            group = self._comm.Split(MPI.UNDEFINED if mine is None else mine[0], self.rank)
+            if mine is not None:
+                made[mine[1]] = group
+        return made
+
+    def _call(self, goal: Goal, buffer: Any, out: Any, op: str, over: Over) -> Array:
+        if self._closed:
+            raise EngineError("this Reducer is closed")
+        if self._broken:
+            raise EngineError(f"a call before failed, so the ranks may be out of step: {self._broken}")
+        try:
+            array = as_array(buffer, written=goal in IN_PLACE)
+            into = None if out is None else as_array(out, written=True)
+            check_array(goal, array, op)
+            call = self._calls.prepare(goal, array, into, op, over)
+        except EngineError as error:
+            self._calls.refuse(goal, over, error)
+            raise
+        call.check(call.words, call.bytes)
+        if call.length:
+            self._run(call, op)
+        kept: Array = call.kept
+        return kept
+
+    def _run(self, call: Prepared, op: str) -> None:
+        at: list[tuple[Flow, Call]] = []  # the collectives so far, the last one under way
+        alone = len(call.cut) == 1
+
+        def run(flow: Flow, move: Call, where: LaneGroup, source: Array, target: Array) -> Iterable[Any]:
+            at.append((flow, move))
+            group, operation = self._groups[where], OPERATIONS[op]
+            if alone:
+                run_collective(move.collective, group, source, target, operation)
+                return ()
+            new = partial(self._room, -1 - where[0])
+            return start_collective(move.collective, group, source, target, operation, new)
+
+        with self._waiting(lambda: call.role.words(*at[-1]) if at else "starting a call"):
+            # MPI has no halves, whose sums would overflow: an average is divided once, at the end.
+            divide: Divide = "after" if op == "avg" else ""
+            payload = Payload(call.role, call.cut, call.given, call.result, ARRAYS, self._room, divide)
+            if alone:
+                walk_alone(payload.chunks[0], run)
+            else:
+                take_turns(payload.chunks, run, MPI.Request.Waitany)
+        payload.finish()
+
+
+_open: "WeakSet[Reducer]" = WeakSet()
+
+
+@atexit.register
+def _end_job() -> None:
+    """End the job where this rank ends with an exception, and others may wait for it in a call: mpi4py would wait for
+    them in turn, in MPI_Finalize.
+    """
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # one that nobody caught
+    if error is None or hasattr(sys, "ps1") or MPI.Is_finalized():
+        return
+    for reducer in _open:
+        if not reducer._closed and reducer._comm.size > 1:
+            print(
+                f"meshwright: rank {reducer.rank} ends with {type(error).__name__} while others may wait for it, so it "
+                "ends the job",
+                file=sys.stderr,
+                flush=True,
+            )
+            reducer._comm.Abort(1)
+
+
+def _library() -> str:
+    """The MPI library, as profiles call it."""
+    name = MPI.get_vendor()[0]
+    return "openmpi" if name == "Open MPI" else name

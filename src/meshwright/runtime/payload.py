@@ -1,0 +1,193 @@
+"""The payload of a call: its chunks and their buffers, on the arrays of any library."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+from meshwright.language.goals import REDUCING, Goal
+from meshwright.runtime.role import Cut, Flow, Role, sizes
+from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
+
+Array = Any
+"""An array of a library. What NumPy and PyTorch spell alike is used as it is: slices, `reshape`, `array[...] = other`,
+`array /= 2`, `dtype`, `itemsize` and `nbytes`. What they spell differently is in `Arrays`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """What libraries spell differently.
+
+    is_flat: whether the elements lie one after another in memory, so that `reshape(-1)` is a view.
+    permuted: a view with the array axes in another order.
+    sendable: a view of a flat array that can be sent where nothing is reduced, whatever its dtype.
+    empty: a new flat array of a length, with dtype and device like another one.
+    dtype: its name, as ranks compare it.
+    kind: the dtype in words, and the device where there are several; given and result must be of the same kind.
+    """
+
+    is_flat: Callable[[Array], bool]
+    permuted: Callable[[Array, tuple[int, ...]], Array]
+    sendable: Callable[[Array], Array]
+    empty: Callable[[int, Array], Array]
+    dtype: Callable[[Array], str]
+    kind: Callable[[Array], str]
+
+
+def length_of(array: Array) -> int:
+    """How many elements an array has."""
+    return prod(array.shape)
+
+
+Allocate = Callable[[int, int, Array], Array]
+"""A flat array for a slot (one of the schedule's buffers), of a length, with dtype and device like another array."""
+
+Divide = Literal["", "before", "after"]
+"""When to divide by the number of ranks: never, or for an average before or after adding up."""
+
+
+class Room:
+    """Memory for calls: each slot is kept for the next call, as getting it from the system costs more than using it."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        """Nothing is kept yet."""
+        self.arrays = arrays
+        self.kept: dict[tuple[int, Any], Array] = {}
+
+    def __call__(self, slot: int, length: int, like: Array) -> Array:
+        """See `Allocate`."""
+        kept = self.kept.get((slot, like.dtype))
+        if kept is None or len(kept) < length:
+            kept = self.kept[slot, like.dtype] = self.arrays.empty(length, like)
+        return kept[:length]
+
+
+class Chunk(NamedTuple):
+    """A chunk on its way through the steps.
+
+    buffers: the schedule's, by number; a block of them has `width` elements.
+    before, after: what to copy before the first step and after the last one.
+    """
+
+    arrays: Arrays
+    flow: Flow
+    buffers: list[Array]
+    width: int
+    before: Callable[[], object]
+    after: Callable[[], object]
+
+    def copy(self, move: Copy) -> None:
+        """Reorder a buffer."""
+        length, axes = move.blocks * self.width, (*move.axes, len(move.axes))
+        source = self.arrays.permuted(self.buffers[move.source][:length].reshape(*move.shape, self.width), axes)
+        self.buffers[move.target][:length].reshape(source.shape)[...] = source
+
+    def ends(self, move: Call) -> tuple[Array, Array]:
+        """What a collective takes, and where its result goes."""
+        given = max(move.taken, move.given) if move.source == move.target else move.given
+        return self.buffers[move.source][: move.taken * self.width], self.buffers[move.target][: given * self.width]
+
+
+class Payload:
+    """The buffers of a call.
+
+    An array that is reduced in place is cut into consecutive chunks, of which only the last one is padded. For
+    reduce-scatter and all-gather every rank's part is cut, and a chunk is made of the same piece of each. For example,
+    the reduce-scatter of 8 elements over 2 ranks in 2 chunks: the parts are 0123 and 4567, and the chunks are 0145 and
+    2367, so that a rank's results of both chunks make up its part.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        cut: Sequence[Cut],
+        given: Array,
+        result: Array,
+        arrays: Arrays,
+        allocate: Allocate,
+        divide: Divide = "",
+    ) -> None:
+        """Take `given` as input and `result` as output, which are the same array where the goal is in place."""
+        self.goal, self.size = role.planned.communication.goal, len(role.ranks)
+        self.arrays, self.given, self.result, self.divide = arrays, given, result, divide
+        in_place = self.goal in IN_PLACE
+        length = length_of(result if self.goal is Goal.ALL_GATHER else given)
+        _, takes, gives = sizes(cut[0].flow.schedule, length)
+        if in_place and len(cut) > 1:
+            takes = gives = length
+        changed = divide == "before" and not in_place  # but the caller's array must stay as it is
+        copied = changed or not arrays.is_flat(given) or length_of(given) != takes
+        self.source = _pad(allocate(INPUT, takes, given), given) if copied else given.reshape(-1)
+        if divide == "before":
+            self.source /= self.size
+        if in_place:
+            self.target, self.elsewhere = self.source, copied
+        else:
+            self.elsewhere = not arrays.is_flat(result) or length_of(result) != gives
+            self.target = allocate(OUTPUT, gives, given) if self.elsewhere else result.reshape(-1)
+        slots = count(SCRATCH)
+
+        def new(elements: int) -> Array:
+            return allocate(next(slots), elements, given)
+
+        self.chunks = [self._chunk(each, len(cut) == 1, new) for each in cut]
+
+    def _chunk(self, cut: Cut, whole: bool, new: Callable[[int], Array]) -> Chunk:
+        flow, start, stop = cut
+        source, target, ranks = self.source, self.target, self.size
+        elements = (stop - start) * (1 if self.goal in IN_PLACE else ranks)
+        width, takes, gives = sizes(flow.schedule, elements)
+        before: Callable[[], object] = _nothing
+        after: Callable[[], object] = _nothing
+        if whole:
+            taken, given = source, target
+        elif self.goal is Goal.REDUCE_SCATTER:
+            taken, given = new(takes), target[start:stop]
+            before = partial(_copy, taken.reshape(ranks, -1), source.reshape(ranks, -1)[:, start:stop])
+        elif self.goal is Goal.ALL_GATHER:
+            taken, given = source[start:stop], new(gives)
+            after = partial(_copy, target.reshape(ranks, -1)[:, start:stop], given.reshape(ranks, -1))
+        elif takes != elements:
+            taken = given = new(takes)
+            before = partial(_pad, taken, source[start:stop])
+            after = partial(_copy, source[start:stop], taken[:elements])
+        else:
+            taken = given = source[start:stop]
+        buffers = [taken, given, *(new(blocks * width) for blocks in flow.schedule.scratch)]
+        if self.goal not in REDUCING:
+            sent = [self.arrays.sendable(buffer) for buffer in buffers]
+            width, buffers = width * taken.itemsize // sent[0].itemsize, sent
+        return Chunk(self.arrays, flow, buffers, width, before, after)
+
+    def used(self) -> Iterator[Array]:
+        """All memory that is read or written until the end of the call."""
+        yield from (self.source, self.target)
+        for chunk in self.chunks:
+            yield from chunk.buffers
+
+    def finish(self) -> None:
+        """Put the result where it is wanted."""
+        if self.divide == "after":
+            self.target /= self.size
+        if self.elsewhere:
+            result = self.result
+            result[...] = self.target[: length_of(result)].reshape(result.shape)
+
+
+def _nothing() -> None:
+    """Nothing is to be copied."""
+
+
+def _copy(target: Array, source: Array) -> None:
+    target[...] = source
+
+
+def _pad(room: Array, array: Array) -> Array:
+    """Put an array at the front of a flat one that may be longer, and zeros behind it."""
+    length = length_of(array)
+    room[:length].reshape(array.shape)[...] = array
+    room[length:] = 0
+    return room
