@@ -20,9 +20,11 @@ from meshwright import (
 )
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.sizes import check_memory, choose_sizes, with_devices
-from meshwright.workload.llm import Model, Recompute, parse_flops, parse_params
+from meshwright.workload.communication import Line
+from meshwright.workload.description import parse_flops, parse_params
+from meshwright.workload.llm import Model, Recompute
 from meshwright.workload.read import parse_workload_yaml, workload_names, write_workload
-from meshwright.workload.workload import Line, derive
+from meshwright.workload.workload import derive
 
 SMALL = Model(
     params=1_000_000, layers=4, hidden=64, seq=32, micro_batch=2, global_batch=64, dtype="bf16", heads=8, kv_heads=2

@@ -29,10 +29,10 @@ from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.planner import Ranking, plan
 from meshwright.system.model import Fabric, Level, Link, System
 from meshwright.system.read import load_system, parse_system, preset
-from meshwright.workload.communication import Communication, Reduction, Transfer, parse_reduction
+from meshwright.workload.communication import Communication, Line, Reduction, Transfer, parse_reduction
 from meshwright.workload.llm import Model, Recompute
 from meshwright.workload.read import WorkloadFile, load_workload
-from meshwright.workload.workload import Line, Workload
+from meshwright.workload.workload import Workload
 
 __all__ = [
     "ROOTED",

@@ -12,8 +12,10 @@ from meshwright.errors import SpecError
 from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_seconds
-from meshwright.workload.llm import AXES, DTYPES, GROUPS, PARSERS, Model, Recompute
+from meshwright.workload.description import PARSERS
+from meshwright.workload.llm import AXES, DTYPES, Model, Recompute
 from meshwright.workload.read import load_workload, parse_share, workload_names, write_workload
+from meshwright.workload.sends import GROUPS
 from meshwright.workload.workload import Workload, derive
 
 
@@ -124,9 +126,7 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
             {
                 **made.document(),
                 "symbols": made.model.symbols(made.axes) if made.model else {},
-                "memory_bytes": made.memory,
-                "device_memory_bytes": made.device_memory,
-                "compute_seconds": made.compute,
+                **needs(made),
             }
         )
         return
@@ -152,6 +152,15 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
     for number, text in enumerate(sources, 1):
         click.echo(f"[{number}] {text}")
     print_needs(made)
+
+
+def needs(made: Workload) -> dict[str, float | None]:
+    """What a device needs for a workload, as plain data."""
+    return {
+        "memory_bytes": made.memory,
+        "device_memory_bytes": made.device_memory,
+        "compute_seconds": made.compute,
+    }
 
 
 def print_needs(made: Workload) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import gcd, prod
+from typing import Any
 
 from meshwright.errors import SpecError
 from meshwright.placement.placement import Placement
@@ -112,6 +113,19 @@ class Habit:
     name: str
     plan: Plan | None
     missing: str = ""
+
+    def document(self, best: Plan) -> dict[str, Any]:
+        """As plain data, beside the best plan."""
+        found: dict[str, Any] = {"name": self.name, "missing": self.missing}
+        if self.plan is not None:
+            found |= {
+                "axes": list(self.plan.placement.axes),
+                "matrix": [list(row) for row in self.plan.placement.matrix],
+                "default_seconds": self.plan.default_seconds,
+                "seconds": self.plan.seconds,
+                "gain": gain(self, best),
+            }
+        return found
 
 
 def habits(planner: Planner) -> list[Habit]:

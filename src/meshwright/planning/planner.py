@@ -56,6 +56,19 @@ class Ranking:
         """How many placements were ruled out without completing them."""
         return self.placements - self.evaluated
 
+    def certificate(self, constraints: Sequence[Constraint] = ()) -> str:
+        """What was searched under the constraints, and what that proves."""
+        total, timed = self.placements, self.evaluated
+        under = f" with {', '.join(map(str, constraints))}" if constraints else ""
+        if total == 1:
+            return f"One placement{under}."
+        if timed >= total:
+            return f"All {total:,} placements{under} were timed: under the model, none of them is faster."
+        return (
+            f"{total:,} placements{under}: {timed:,} were timed, and bounds rule out the other {self.pruned:,}: under "
+            "the model, none of them is faster."
+        )
+
 
 def plan(
     system: System | str | PathLike[str],

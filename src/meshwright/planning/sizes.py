@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from meshwright.cost.library import Library, load_library
 from meshwright.errors import PlacementError, SpecError, TooLargeError
@@ -44,6 +45,17 @@ class Choices:
     best: tuple[Choice, ...]
     tried: int
     refused: Mapping[str, int]
+
+    def document(self, top: int) -> dict[str, Any]:
+        """The `top` best as plain data."""
+        return {
+            "tried": self.tried,
+            "refused": dict(self.refused),
+            "best": [
+                {"axes": dict(c.workload.axes), "seconds": c.seconds, "memory_bytes": c.workload.memory}
+                for c in self.best[:top]
+            ],
+        }
 
 
 def with_devices(system: System, devices: int) -> System:

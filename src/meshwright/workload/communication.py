@@ -75,6 +75,26 @@ def Transfer(  # noqa: N802  # reads like Reduction, its sibling
     return Communication(axes, bytes, count, Goal(kind), name, hidden)
 
 
+@dataclass(frozen=True)
+class Line:
+    """A communication of a workload.
+
+    overlap: the group of those that overlap with computation to the same share; formula and source: where its size
+    and count come from.
+    """
+
+    communication: Communication
+    overlap: str = ""
+    formula: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no line."""
+        check_type(self.communication, Communication, "a Reduction or a Transfer")
+        for name in ("overlap", "formula", "source"):
+            check_title(getattr(self, name), f"the {name} of a line")
+
+
 def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
     if isinstance(axes, str):
         raise SpecError(f"expected the axes as a list, as in [{shown(axes)}]")

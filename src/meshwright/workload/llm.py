@@ -1,52 +1,16 @@
-"""What one training step of a language model sends, derived from the model's description and the sizes of its axes.
+"""A language model and how it is trained: what it can be cut to, what it needs, and how long it computes."""
 
-The axes and what they do:
-
-    data      the same weights, other sequences (DDP); gradients are all-reduced
-    shard     other sequences too, and each device keeps a part of the weights (FSDP, ZeRO-3)
-    tensor    every layer's matrices are cut (Megatron-LM), with or without sequence parallelism
-    pipeline  consecutive layers are stages, scheduled 1F1B
-    context   every sequence is cut; keys and values are gathered
-    expert    other sequences too, and each device keeps some of the experts; tokens are exchanged
-
-Weights are taken to be spread evenly over the layers. What the embeddings and the loss need beyond that is left out: it
-is once per step, where these are once per layer.
-"""
-
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
-from math import ceil, prod
-from typing import Any
-
-import yaml
+from math import prod
 
 from meshwright.errors import SpecError
-from meshwright.language.goals import Goal
-from meshwright.text.spec import check_count, check_type, is_number, parse_count, shown, unknown
-from meshwright.text.units import parse_bytes
-from meshwright.text.yamlfile import Reader, boolean, mapping, parsed
-from meshwright.workload.communication import Communication, Reduction, Transfer
+from meshwright.text.spec import check_count, is_number, unknown
 
 AXES = ("data", "shard", "tensor", "pipeline", "context", "expert")
 
 DTYPES = {"fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
-
-GROUPS = ("gradients", "weights", "activations", "stages", "context", "experts")
-"""The groups of communications that may overlap with computation."""
-
-Lines = list[tuple[Communication, str, str, str]]
-"""Communications with the group that they overlap in, their formula, and its source."""
-
-DDP = "DDP: Li et al., VLDB 2020"
-ZERO = "ZeRO-3: Rajbhandari et al., SC 2020; FSDP: Zhao et al., VLDB 2023"
-MEGATRON = "tensor parallelism: Shoeybi et al., Megatron-LM, 2019"
-SEQUENCE = "sequence parallelism: Korthikanti et al., MLSys 2023"
-PIPELINE = "1F1B: Narayanan et al., PipeDream, SOSP 2019"
-CONTEXT = "gathered keys and values: Llama 3 report, 2024, section 3.3"
-EXPERT = "dispatch and combine: Lepikhin et al., GShard, ICLR 2021"
 
 
 class Recompute(StrEnum):
@@ -113,6 +77,11 @@ class Model:
         object.__setattr__(self, "recompute", Recompute(self.recompute))
 
     @property
+    def dense_params(self) -> int:
+        """The parameters outside experts."""
+        return self.params - self.expert_params
+
+    @property
     def all_heads(self) -> int:
         """The attention heads; of 128 where not said."""
         return self.heads or max(1, self.hidden // 128)
@@ -125,7 +94,7 @@ class Model:
     def symbols(self, axes: Mapping[str, int]) -> dict[str, str]:
         """What the letters in the formulas stand for."""
         values = {
-            "N": f"{self.params - self.expert_params:,} parameters outside experts",
+            "N": f"{self.dense_params:,} parameters outside experts",
             "X": f"{self.expert_params:,} parameters of the experts",
             "L": f"{self.layers} layers",
             "h": f"{self.hidden} hidden",
@@ -167,149 +136,6 @@ class Model:
             raise SpecError(f"tensor={axes['tensor']} cannot cut {tokens} tokens evenly, as sequence parallelism does")
         self.micro_batches(axes)
 
-    def lines(self, axes: Mapping[str, int]) -> Lines:
-        """The communications of one step."""
-        self.check(axes)
-        size = {axis: axes.get(axis, 1) for axis in AXES}
-        dense, sparse = self.params - self.expert_params, self.expert_params
-        width, gradient = DTYPES[self.dtype], DTYPES[self.gradients]
-        turns = self.layers // size["pipeline"] * self.micro_batches(axes)
-        passes = 2 if self.recompute is Recompute.FULL else 1  # forward ones
-        cut = size["tensor"] * size["pipeline"] * size["shard"]
-        tokens = self.micro_batch * self.seq // size["context"]
-        spread = size["tensor"] if self.sequence_parallel else 1
-        over_tensor = " / tensor" if self.sequence_parallel else ""
-        found: Lines = []
-
-        def add(
-            make: Callable[[tuple[str, ...], int, int, str], Communication],
-            over: tuple[str, ...],
-            amount: Fraction | int,
-            count: int,
-            name: str,
-            group: str,
-            formula: str,
-            source: str,
-        ) -> None:
-            present = tuple(axis for axis in axes if axis in over and axes[axis] > 1)
-            if present and amount:
-                found.append((make(present, ceil(amount), count, name), group, formula, source))
-
-        add(
-            _goal(Goal.ALL_REDUCE),
-            ("data", "context", "expert"),
-            Fraction(dense * gradient, cut),
-            1,
-            "gradients",
-            "gradients",
-            "N / (tensor x pipeline x shard) x g, once",
-            DDP,
-        )
-        add(
-            _goal(Goal.ALL_REDUCE),
-            ("data", "context"),
-            Fraction(sparse * gradient, cut * size["expert"]),
-            1,
-            "expert gradients",
-            "gradients",
-            "X / (tensor x pipeline x shard x expert) x g, once",
-            DDP,
-        )
-        for what, params, ways, letter, by in (
-            ("weights", dense, size["tensor"], "N", "tensor"),
-            ("expert weights", sparse, size["tensor"] * size["expert"], "X", "(tensor x expert)"),
-        ):
-            add(
-                _goal(Goal.ALL_GATHER),
-                ("shard",),
-                Fraction(params * width, self.layers * ways),
-                2 * turns,
-                what,
-                "weights",
-                f"{letter} / L / {by} x w, 2 x L / pipeline x m times: before each forward and each backward",
-                ZERO,
-            )
-            add(
-                _goal(Goal.REDUCE_SCATTER),
-                ("shard",),
-                Fraction(params * gradient, self.layers * ways),
-                turns,
-                f"{what}' gradients",
-                "weights",
-                f"{letter} / L / {by} x g, L / pipeline x m times",
-                ZERO,
-            )
-        self._add_tensor(add, tokens * self.hidden * width, turns, passes)
-        for way in ("forward", "backward"):
-            add(
-                _kind(Goal.POINT_TO_POINT),
-                ("pipeline",),
-                Fraction(tokens * self.hidden * width, spread),
-                self.micro_batches(axes),
-                f"stages, {way}",
-                "stages",
-                f"b x s / context x h x w{over_tensor}, m times",
-                PIPELINE,
-            )
-        heads = max(Fraction(self.all_kv_heads, size["tensor"]), Fraction(1))  # no device has less than one
-        for goal, name, times in (
-            (Goal.ALL_GATHER, "keys and values", 1 + passes),
-            (Goal.REDUCE_SCATTER, "their gradients", 1),
-        ):
-            add(
-                _goal(goal),
-                ("context",),
-                2 * self.micro_batch * self.seq * self.hidden * width * heads / self.all_heads,
-                times * turns,
-                name,
-                "context",
-                f"2 x b x s x h x v / tensor x w, {_times(times)}L / pipeline x m times"
-                + (": in each pass" if goal is Goal.ALL_GATHER else ""),
-                CONTEXT,
-            )
-        add(
-            _kind(Goal.ALL_TO_ALL),
-            ("expert",),
-            Fraction(self.top_k * tokens * self.hidden * width, spread),
-            2 * (1 + passes) * turns,
-            "tokens to experts and back",
-            "experts",
-            f"k x b x s / context x h x w{over_tensor}, {2 + 2 * passes} x L / pipeline x m times: there and back, "
-            "in each pass",
-            EXPERT,
-        )
-        return found
-
-    def _add_tensor(self, add: Callable[..., None], activations: int, turns: int, passes: int) -> None:
-        """What the cut matrices of a layer need: a sum after attention and one after the rest, in every pass.
-
-        With sequence parallelism a sum is a reduce-scatter, and what it cut is gathered before; the backward pass
-        gathers once more, as only a part of what the forward pass gathered is kept.
-        """
-        parts = [("activations", 2, 1, "")]
-        if self.expert_params:
-            parts = [("attention", 1, 1, ""), ("experts' activations", 1, self.top_k, "k x ")]
-        how = f"{passes} forward, 1 backward" if passes > 1 else "forward and backward"
-        for name, sums, factor, letter in parts:
-            times = sums * (passes + 1)
-            kinds = [(Goal.ALL_REDUCE, name, times, how)]
-            if self.sequence_parallel:
-                kinds = [
-                    (Goal.ALL_GATHER, f"{name}, all-gather", times + sums, f"{how}, and again backward"),
-                    (Goal.REDUCE_SCATTER, f"{name}, reduce-scatter", times, how),
-                ]
-            for goal, called, many, why in kinds:
-                add(
-                    _goal(goal),
-                    ("tensor",),
-                    factor * activations,
-                    many * turns,
-                    called,
-                    "activations",
-                    f"{letter}b x s / context x h x w, {many} x L / pipeline x m times: {why}",
-                    SEQUENCE if self.sequence_parallel else MEGATRON,
-                )
-
     def memory(self, axes: Mapping[str, int]) -> float:
         """The bytes that a device needs, at the busiest stage: the first.
 
@@ -320,8 +146,7 @@ class Model:
         """
         self.check(axes)
         size = {axis: axes.get(axis, 1) for axis in AXES}
-        dense, sparse = self.params - self.expert_params, self.expert_params / size["expert"]
-        here = (dense + sparse) / (size["tensor"] * size["pipeline"])
+        here = (self.dense_params + self.expert_params / size["expert"]) / (size["tensor"] * size["pipeline"])
         states = here / size["shard"] * (DTYPES[self.dtype] + DTYPES[self.gradients] + 12)
         gathered = 2 * here / (self.layers / size["pipeline"]) * DTYPES[self.dtype] if size["shard"] > 1 else 0.0
         one = self.micro_batch * self.seq / size["context"] * self.hidden * DTYPES[self.dtype] / 2
@@ -340,7 +165,7 @@ class Model:
         """
         if self.flops is None:
             return None
-        active = self.params - self.expert_params + self.expert_params * self.top_k / self.experts
+        active = self.dense_params + self.expert_params * self.top_k / self.experts
         per_token = 6 * active + 12 * self.layers * self.hidden * self.seq
         again = 4 / 3 if self.recompute is Recompute.FULL else 1.0
         seconds = again * per_token * self.global_batch * self.seq / prod(axes.values()) / self.flops
@@ -352,89 +177,3 @@ def check_axes(axes: Iterable[str]) -> None:
     for axis in axes:
         if axis not in AXES:
             raise SpecError(f"{unknown('axis', axis, AXES)}; each has its meaning for a language model")
-
-
-def _times(count: int) -> str:
-    return f"{count} x " if count > 1 else ""
-
-
-def _goal(goal: Goal) -> Callable[[tuple[str, ...], int, int, str], Communication]:
-    return lambda axes, amount, count, name: Reduction(axes, amount, count, goal, name)
-
-
-def _kind(kind: Goal) -> Callable[[tuple[str, ...], int, int, str], Communication]:
-    return lambda axes, amount, count, name: Transfer(axes, amount, kind, count, name)
-
-
-_LETTERS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-
-
-def parse_params(text: str) -> int:
-    """A number of parameters, like 70B.
-
-    >>> parse_params("1.5B")
-    1500000000
-    """
-    check_type(text, str, "a number of parameters as text, like 70B")
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,12})?)\s*([KMBT]?)\s*", text)
-    if match is None:
-        raise SpecError(f"{shown(text)} is not a number of parameters: write it like 70B, 350M or 1.5T")
-    number = Fraction(match[1]) * _LETTERS[match[2]]
-    if number.denominator != 1 or not number:
-        raise SpecError(f"{text!r} is not a whole number of parameters above zero")
-    return int(number)
-
-
-def parse_flops(text: str) -> float:
-    """Operations per second, like 400TFLOP/s.
-
-    >>> parse_flops("400TFLOP/s")
-    400000000000000.0
-    """
-    prefixes = {"G": 1e9, "T": 1e12, "P": 1e15}
-    match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([GTP])FLOP/s\s*", text)
-    if match is None or not float(match[1]):
-        raise SpecError(f"{shown(text)} is not a rate of operations: write what a device reaches, like 400TFLOP/s")
-    return float(match[1]) * prefixes[match[2]]
-
-
-def _parse_dtype(text: str) -> str:
-    if text not in DTYPES:
-        raise SpecError(unknown("type", text, DTYPES))
-    return text
-
-
-def _parse_recompute(text: str) -> Recompute:
-    if text not in list(Recompute):
-        raise SpecError(unknown("recompute", text, list(Recompute)))
-    return Recompute(text)
-
-
-def _parse_whole(text: str) -> int:
-    return parse_count(text, "the model", "workload", "layers: 80")
-
-
-PARSERS: dict[str, Callable[[str], Any]] = {
-    "params": parse_params,
-    "expert_params": parse_params,
-    **dict.fromkeys(("layers", "hidden", "seq", "micro_batch", "global_batch", "heads", "kv_heads"), _parse_whole),
-    **dict.fromkeys(("experts", "top_k"), _parse_whole),
-    "dtype": _parse_dtype,
-    "gradients": _parse_dtype,
-    "recompute": _parse_recompute,
-    "device_memory": lambda text: float(parse_bytes(text)),
-    "flops": parse_flops,
-}
-"""How each part of a description is read from text."""
-
-
-def model_of(node: yaml.Node, source: str) -> Model:
-    """A model from its description in a workload file."""
-    readers: dict[str, Reader] = {name: parsed(parse) for name, parse in PARSERS.items()}
-    readers["sequence_parallel"] = boolean
-    needed = ["params", "layers", "hidden", "seq", "micro_batch", "global_batch"]
-    values = mapping(node, source, "a model", readers, needed)
-    try:
-        return Model(**values)
-    except SpecError as error:
-        raise SpecError(f"{source} line {node.start_mark.line + 1}: {error}") from None

@@ -23,9 +23,10 @@ from meshwright.text.files import write_file
 from meshwright.text.spec import check_path, check_type, format_counts, parse_count, shown, unknown
 from meshwright.text.units import parse_bytes, parse_seconds
 from meshwright.text.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
-from meshwright.workload.communication import Communication
-from meshwright.workload.llm import Model, model_of
-from meshwright.workload.workload import Line, Workload, derive
+from meshwright.workload.communication import Communication, Line
+from meshwright.workload.description import model_of
+from meshwright.workload.llm import Model
+from meshwright.workload.workload import Workload, derive
 
 _EXAMPLE = "communications: [{name: gradients, kind: all-reduce, axes: data, bytes: 2GiB}]"
 

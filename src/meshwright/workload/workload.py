@@ -19,28 +19,9 @@ from meshwright.text.spec import (
     unknown,
 )
 from meshwright.text.units import format_bytes
-from meshwright.workload.communication import Communication
-from meshwright.workload.llm import GROUPS, Lines, Model
-
-
-@dataclass(frozen=True)
-class Line:
-    """A communication of a workload.
-
-    overlap: the group of those that overlap with computation to the same share; formula and source: where its size
-    and count come from.
-    """
-
-    communication: Communication
-    overlap: str = ""
-    formula: str = ""
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no line."""
-        check_type(self.communication, Communication, "a Reduction or a Transfer")
-        for name in ("overlap", "formula", "source"):
-            check_title(getattr(self, name), f"the {name} of a line")
+from meshwright.workload.communication import Communication, Line
+from meshwright.workload.llm import Model
+from meshwright.workload.sends import GROUPS, step_lines
 
 
 @dataclass(frozen=True)
@@ -142,14 +123,14 @@ class Workload:
 
 def derive(name: str, model: Model, axes: Mapping[str, int], overlap: Mapping[str, float] | None = None) -> Workload:
     """The workload of a model whose axes have the given sizes."""
-    lines: Lines = model.lines(axes)
+    lines = step_lines(model, axes)
     if not lines:
         raise SpecError(
             f"the model communicates nothing with the axes {format_counts(axes)}: every axis has the size 1"
         )
     return Workload(
         name,
-        tuple(Line(one, group, formula, source) for one, group, formula, source in lines),
+        tuple(lines),
         dict(axes),
         dict(overlap or {}),
         model.memory(axes),
