@@ -27,7 +27,7 @@ from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
 from meshwright.measure.supervise import measure_on
 from meshwright.planning.plan import Plan
 from meshwright.system.model import System
-from meshwright.testbed.bed import temporary
+from meshwright.testbed import temporary
 from meshwright.testbed.network import BURST
 from meshwright.text.units import format_bytes, format_seconds
 

@@ -27,7 +27,7 @@ from meshwright.measure.observations import microbenchmarks, observations
 from meshwright.measure.records import Measurement, read_measurements
 from meshwright.measure.supervise import measure_on
 from meshwright.system.model import System
-from meshwright.testbed.bed import temporary
+from meshwright.testbed import temporary
 
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "study.md"

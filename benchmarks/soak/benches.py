@@ -15,7 +15,7 @@ from benchmarks.soak.cell import ROOT, Outcome, ended, fork, text_of, wait_for
 from benchmarks.soak.verdict import aborted
 from meshwright import parse_system
 from meshwright.measure.records import Measurement, entries
-from meshwright.testbed.bed import temporary
+from meshwright.testbed import temporary
 
 SYSTEM = "node=2@50Mbit/s,gpu=2@200Mbit/s"
 MEASUREMENTS = ROOT / "build" / "soak"

@@ -15,7 +15,8 @@ from benchmarks.soak.verdict import aborted
 from meshwright import load_library, load_system, parse_system, read_plan
 from meshwright.errors import MeshwrightError
 from meshwright.measure.records import Measurement, entries
-from meshwright.testbed.bed import STATE, down, running, temporary
+from meshwright.testbed import down, running, temporary
+from meshwright.testbed.bed import STATE
 
 IN_TIME = 20.0
 """Seconds in which a verb must end after a signal."""

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshwright.testbed.bed import Testbed
-from meshwright.testbed.build import missing_rights
+from meshwright.testbed import Testbed, missing_rights
 from meshwright.testbed.fixture import emulate as emulate
 
 REASON = missing_rights()

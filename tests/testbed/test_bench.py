@@ -16,8 +16,7 @@ from meshwright.cost.model import CostModel
 from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.testbed.bed import Testbed
-from meshwright.testbed.build import missing_rights
+from meshwright.testbed import Testbed, missing_rights
 from tests.cli.test_verbs import run, run_json
 
 GLOO = load_library("gloo")

@@ -17,10 +17,9 @@ from meshwright import EngineError, SpecError, parse_system
 from meshwright.measure.records import read_measurements
 from meshwright.runtime.signals import Interrupted, interrupting
 from meshwright.system.read import system_document
+from meshwright.testbed import Testbed, down, find, missing_rights, running, temporary, up
 from meshwright.testbed import bed as bed_module
 from meshwright.testbed import build as build_module
-from meshwright.testbed.bed import Testbed, down, find, running, temporary, up
-from meshwright.testbed.build import missing_rights
 from tests.cli.test_verbs import run, run_json
 from tests.testbed.conftest import needs_testbed
 from tests.traps import Traps
