@@ -14,6 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
 
+from meshwright.runtime import signals
+from meshwright.runtime.signals import die_with_parent
+
 ROOT = Path(__file__).parents[2]
 
 OK, MISSED = "ok", "missed"
@@ -54,33 +57,30 @@ def first_fault(outcomes: "list[Outcome]") -> Outcome:
 
 def start_cell(kind: Kind, folder: Path, seed: str) -> int:
     """Fork a cell that runs a trial and leaves its outcome in the folder."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans below become children of this process
-        die_with_parent()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        redirect(folder / "said")
-        os.chdir(folder)
+    parent = os.getpid()
+
+    def work() -> None:
         try:
-            outcome = kind.run(folder, Random(seed))
-        except BaseException as error:
-            traceback.print_exc()
-            outcome = Outcome("failed", f"the trial itself: {type(error).__name__}: {error}"[:500])
-        left = _leftovers()
-        if left and outcome.verdict in (OK, MISSED):
-            outcome = Outcome("leftover", f"processes are left: {'; '.join(left)}"[:500])
-        partial = folder / "outcome.partial"
-        partial.write_text(json.dumps(asdict(outcome)))
-        partial.rename(folder / "outcome")
-    finally:
-        end_descendants(os.getpid())
-        os._exit(0)
+            os.setsid()
+            ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans below become children of this process
+            die_with_parent(parent, signal.SIGKILL)
+            redirect(folder / "said")
+            os.chdir(folder)
+            try:
+                outcome = kind.run(folder, Random(seed))
+            except BaseException as error:
+                traceback.print_exc()
+                outcome = Outcome("failed", f"the trial itself: {type(error).__name__}: {error}"[:500])
+            left = _leftovers()
+            if left and outcome.verdict in (OK, MISSED):
+                outcome = Outcome("leftover", f"processes are left: {'; '.join(left)}"[:500])
+            partial = folder / "outcome.partial"
+            partial.write_text(json.dumps(asdict(outcome)))
+            partial.rename(folder / "outcome")
+        finally:
+            end_descendants(os.getpid())
+
+    return signals.fork(work)
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -93,16 +93,14 @@ def read_outcome(folder: Path) -> Outcome:
 
 def fork(work: Callable[[], int], said: Path, environment: Mapping[str, str] | None = None) -> int:
     """Do some work in a process that says what it says into a file, and ends as Python does."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            die_with_parent()
-            os.environ.update(environment or {})
-            status = guarded(work, said)
-        finally:
-            python_end(status)  # whatever happens, or it would go on with its parent's work
-    return pid
+    parent = os.getpid()
+
+    def child() -> int:
+        die_with_parent(parent, signal.SIGKILL)
+        os.environ.update(environment or {})
+        return guarded(work, said)
+
+    return signals.fork(child, python_end)
 
 
 def start(command: Sequence[str], said: Path, environment: Mapping[str, str] | None = None) -> int:
@@ -149,11 +147,6 @@ def redirect(said: Path) -> None:
 def text_of(said: Path) -> str:
     """What a process has said; nothing if it was ended before it could."""
     return said.read_text(errors="replace") if said.exists() else ""
-
-
-def die_with_parent() -> None:
-    """Have Linux kill this process when the one that started it ends."""
-    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> bool:
@@ -226,7 +219,3 @@ def _leftovers() -> list[str]:
             continue
         found.append(f"{pid} {' '.join(words)[:120]}")
     return found
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value)

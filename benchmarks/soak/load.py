@@ -5,22 +5,20 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.soak.cell import die_with_parent
+from meshwright.runtime.signals import die_with_parent, fork
 
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Keep so many cores busy for the time of a with statement."""
-    pids = []
-    for _ in range(processes):
-        pid = os.fork()
-        if pid == 0:
-            die_with_parent()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            while True:
-                pass
-        pids.append(pid)
+    """Keep this number of cores busy for the time of a with statement."""
+    parent = os.getpid()
+
+    def spin() -> None:
+        die_with_parent(parent, signal.SIGKILL)
+        while True:
+            pass
+
+    pids = [fork(spin) for _ in range(processes)]
     try:
         yield
     finally:

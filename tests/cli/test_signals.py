@@ -46,5 +46,5 @@ def test_a_signal_does_not_interrupt_a_fork(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "fork", struck)
     with pytest.raises(Interrupted, match="interrupted by SIGTERM"), interrupting():
-        fork()
+        fork(lambda: None)
     assert seen == ["forked"]

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from meshwright.errors import EngineError, SpecError
 from meshwright.measure.jobs import Bar, Job, measure_here, no_bar
@@ -25,32 +26,24 @@ POLL = 0.05
 
 
 def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int, int]:
-    """Start a rank in every device; the process ids, by rank."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pids: dict[int, int] = {}
+    """Start a rank on every device; the process ids, by rank."""
     parent = os.getpid()
-    for device in range(bed.system.devices):
-        pid = fork()
-        if pid == 0:
-            status = 1
-            try:
-                die_with_parent(parent, signal.SIGKILL)  # or it would go on measuring, beside those of the next run
-                bed.enter(device)
-                os.environ.update(bed.environment(device, port))
-                work(device)
-                status = 0
-            except BaseException as error:
-                message = str(error) or type(error).__name__
-                print(f"rank {device}: {message}", file=sys.stderr)
-                if os.environ.get("MESHWRIGHT_DEBUG"):
-                    traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        pids[device] = pid
-    return pids
+    return {rank: fork(partial(_rank, bed, rank, port, parent, work)) for rank in range(bed.system.devices)}
+
+
+def _rank(bed: Testbed, rank: int, port: int, parent: int, work: Callable[[int], None]) -> int:
+    """What a rank does; its exit code. It dies with its parent, or it would go on beside the ranks of the next run."""
+    try:
+        die_with_parent(parent, signal.SIGKILL)
+        bed.enter(rank)
+        os.environ.update(bed.environment(rank, port))
+        work(rank)
+    except BaseException as error:
+        print(f"rank {rank}: {str(error) or type(error).__name__}", file=sys.stderr)
+        if os.environ.get("MESHWRIGHT_DEBUG"):
+            traceback.print_exc()
+        return 1
+    return 0
 
 
 def measure_on(bed: Testbed, job: Job, bar: Bar = no_bar, say: Callable[[str], object] = lambda _: None) -> None:

@@ -3,8 +3,9 @@
 import ctypes
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,14 +53,29 @@ def holding_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def fork() -> int:
-    """Fork. A signal that comes meanwhile is not lost, and does not make the child clean up what is its parent's."""
+def fork(work: Callable[[], int | None], end: Callable[[int], object] = os._exit) -> int:
+    """Fork a process that does some work and then ends, with what the work returns (None is 0), or 1 where it raises.
+
+    Returns the process id; only the parent returns. A signal that comes during the fork is not lost, and does not make
+    the child clean up what is its parent's.
+    """
+    sys.stdout.flush()  # or the child would write it again
+    sys.stderr.flush()
     with holding_back():
         pid = os.fork()
         if pid == 0:
             for number in ENDING:
                 signal.signal(number, signal.SIG_DFL)
+    if pid:
         return pid
+    status = 1
+    try:
+        status = work() or 0
+        sys.stdout.flush()
+        sys.stderr.flush()
+        end(status)
+    finally:
+        os._exit(status)
 
 
 def end_at_once() -> None:

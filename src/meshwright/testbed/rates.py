@@ -85,18 +85,8 @@ def _at_devices(bed: Testbed, jobs: list[tuple[int, Callable[[], int]]]) -> list
     children: list[tuple[int, int]] = []
     for device, work in jobs:
         read, write = os.pipe()
-        pid = fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.close(read)
-                bed.enter(device)
-                os.write(write, struct.pack("q", work()))
-                status = 0
-            finally:
-                os._exit(status)
+        children.append((fork(partial(_answer, bed, device, work, write)), read))
         os.close(write)
-        children.append((pid, read))
     results: list[int] = []
     for pid, read in children:
         answer = os.read(read, 8)
@@ -107,6 +97,12 @@ def _at_devices(bed: Testbed, jobs: list[tuple[int, Callable[[], int]]]) -> list
     if len(results) < len(jobs):
         raise EngineError(f"{len(jobs) - len(results)} of {len(jobs)} ends of test streams failed")
     return results
+
+
+def _answer(bed: Testbed, device: int, work: Callable[[], int], write: int) -> None:
+    """Do a job at a device, and write its result into a pipe."""
+    bed.enter(device)
+    os.write(write, struct.pack("q", work()))
 
 
 def _receive(address: str, start: float, seconds: float) -> int:
