@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +251,7 @@ def test_a_warning_is_one_line_without_the_code_that_it_comes_from(
         warnings.warn("not as planned", MeshwrightWarning, stacklevel=1)
         return NumpyRunner()
 
-    monkeypatch.setattr(sys.modules["meshwright.cli.run"], "make_runner", warning)
+    monkeypatch.setattr(import_module("meshwright.cli.run"), "make_runner", warning)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         done = run("run", str(plan_file), "--engine", "numpy", "--json")

@@ -2,8 +2,8 @@
 
 import os
 import signal
-import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ def test_a_signal_lets_a_verb_clean_up(
             os.kill(os.getpid(), number)  # one more, from somebody impatient
             cleaned.append("up")
 
-    monkeypatch.setattr(sys.modules["meshwright.cli.plan"], "write_plan", write)
+    monkeypatch.setattr(import_module("meshwright.cli.plan"), "write_plan", write)
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     done = run(*PLAN, str(tmp_path / "plan.json"))
     assert done.exit_code == code
