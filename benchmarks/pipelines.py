@@ -8,7 +8,6 @@ It writes `benchmarks/results/pipelines.json`, `docs/pipelines.md` and `docs/pic
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.mpibench import measure_mpi
 from meshwright import Reduction, load_library, parse_system, placements, plan
 from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, join
@@ -195,18 +195,12 @@ def measure(part: Part) -> None:
         measure_on(bed, Job(bed.system, wanted, out, PATIENCE, timeout=90.0))
 
 
-def measure_mpi(part: Part) -> None:
-    """The same on Open MPI, started by mpirun."""
+def mpi_options(part: Part) -> list[str]:
+    """The same programs on Open MPI."""
     wanted = case(part, part.bytes, part.programs)
     texts = [one.program for one in wanted.measurements("mpi") if one.program != DEFAULT_PROGRAM]
-    command = [sys.executable, "-m", "meshwright", "bench", "--engine", "mpi", "--library", part.library.name]
-    command += ["--system", part.system, "--axes", f"data={parse_system(part.system).devices}"]
-    command += ["--reduce", f"data={part.bytes}B", "--out", str(RESULTS / f"pipelines-{part.name}.jsonl")]
-    command += ["--least", str(PATIENCE.least), "--most", str(PATIENCE.most), "--budget", f"{PATIENCE.budget}s"]
-    command += ["--width", str(PATIENCE.width)]
-    command += [word for program in texts for word in ("--program", program)]
-    with temporary(parse_system(part.system), f"pipes{os.getpid()}") as bed:
-        subprocess.run(bed.mpirun(command), check=True, timeout=1200)
+    programs = [word for program in texts for word in ("--program", program)]
+    return ["--reduce", f"data={part.bytes}B", *programs]
 
 
 def measure_payloads(part: Part) -> None:
@@ -417,7 +411,8 @@ def main() -> None:
         for part in (*PARTS, LATENT):
             measure(part)
             print(f"{part.system}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-        measure_mpi(MPI)
+        out, axes = RESULTS / f"pipelines-{MPI.name}.jsonl", f"data={parse_system(MPI.system).devices}"
+        measure_mpi(MPI.system, axes, MPI.library.name, out, PATIENCE, mpi_options(MPI))
         for part in SMALL:
             measure_payloads(part)
             print(f"{part.system}, payloads: {time.monotonic() - started:.0f} s", file=sys.stderr)

@@ -8,7 +8,6 @@ already is not measured again. It needs root. `python -m benchmarks.study --repo
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mpibench import measure_mpi
 from meshwright import Reduction, load_library, parse_axes, parse_system, placements
 from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, Report, join, report
@@ -118,17 +118,12 @@ def measure_part(part: Part, wanted: list[Case], library: Library, folder: Path,
         measure_on(bed, Job(bed.system, wanted, part.file(folder, "study"), patience, timeout=90.0))
 
 
-def measure_mpi(part: Part, folder: Path, patience: Patience) -> None:
+def mpi_options(part: Part) -> list[str]:
     """The smaller set: all placements and reductions, every program of at most 2 steps and the 5 best predicted."""
     axes = parse_axes(part.axes)
-    command = [sys.executable, "-m", "meshwright", "bench", "--engine", part.engine, "--library", part.library]
-    command += ["--system", part.system, "--axes", part.axes, "--every", "2", "--best", "5"]
-    command += ["--out", str(part.file(folder, "study")), "--least", str(patience.least), "--most", str(patience.most)]
-    command += ["--width", str(patience.width), "--budget", f"{patience.budget}s"]
-    for over in (over for count in range(1, len(axes) + 1) for over in combinations(axes, count)):
-        command += ["--reduce", f"{'+'.join(over)}={part.bytes}B"]
-    with temporary(parse_system(part.system), f"study{os.getpid()}") as bed:
-        subprocess.run(bed.mpirun(command), check=True, timeout=1200)
+    overs = (over for count in range(1, len(axes) + 1) for over in combinations(axes, count))
+    reductions = [word for over in overs for word in ("--reduce", f"{'+'.join(over)}={part.bytes}B")]
+    return ["--every", "2", "--best", "5", *reductions]
 
 
 def calibrated(part: Part, library: Library, folder: Path) -> tuple[System, Library, Fit]:
@@ -245,7 +240,8 @@ def main() -> None:
         for part in parts:
             measure_part(part, study_cases(part, library), library, RESULTS, PATIENCE)
             print(f"{part.system}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-        measure_mpi(MPI, RESULTS, PATIENCE)
+        out = MPI.file(RESULTS, "study")
+        measure_mpi(MPI.system, MPI.axes, MPI.library, out, PATIENCE, mpi_options(MPI))
         print(f"{MPI.name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
     write_report((*parts, MPI), RESULTS, RESULTS / "study.json", DOCUMENT)
     print(DOCUMENT.read_text())
