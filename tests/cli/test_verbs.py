@@ -178,7 +178,10 @@ def test_bad_input_gets_a_message_and_exit_code_2(arguments: list[str], message:
 
 
 def options(group: click.Group) -> Iterator[tuple[str, click.Option]]:
-    for verb in group.commands.values():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        verb = group.get_command(context, name)
+        assert verb is not None
         if isinstance(verb, click.Group):
             yield from options(verb)
         for parameter in verb.params:
