@@ -30,7 +30,8 @@ from meshwright.cost.model import CostModel
 from meshwright.placement.layout import layout_of
 from meshwright.planning import search as search_module
 from meshwright.planning.planner import Planner
-from meshwright.planning.search import Term, search
+from meshwright.planning.search import search
+from meshwright.planning.terms import Term
 from meshwright.workload.communication import Communication
 from tests.strategies import communications, links, systems_with_axes
 

@@ -9,7 +9,8 @@ from math import prod
 
 from meshwright.errors import PlacementError, SpecError
 from meshwright.placement.matrices import count_matrices, rows
-from meshwright.planning.search import Row, count_allowed
+from meshwright.planning.search import count_allowed
+from meshwright.planning.terms import Row
 from meshwright.system.model import System
 from meshwright.text.spec import as_tuple, check_names, format_counts, shown, unknown
 
@@ -126,8 +127,8 @@ def allowed_rows(
 
     if not constraints:
         return (lambda _axis, _row: True), count_matrices(tuple(axes.values()), system.counts)
-    if left(constraints):
-        return allows(constraints), left(constraints)
+    if number := left(constraints):
+        return allows(constraints), number
     for one in constraints:
         if not left([one]):
             raise PlacementError(

@@ -23,7 +23,8 @@ from meshwright.planning.plan import (
     Planned,
     predict,
 )
-from meshwright.planning.search import Row, Term, search
+from meshwright.planning.search import search
+from meshwright.planning.terms import Row, Term
 from meshwright.system.model import System
 from meshwright.system.read import as_system
 from meshwright.text.spec import as_tuple, check_type, shown, unknown

@@ -1,43 +1,26 @@
 """The search for the best placements: best first, with bounds, over the rows of the parallelism matrix.
 
 The time of a communication depends on the product of its axes' rows alone (its radices). So a placement's time is a sum
-of terms, each a function of a few rows. Rows are chosen axis by axis; what is left of the level counts is the residual.
-From a residual, a lower bound on all that is still to come is computed backwards, once, as a shortest path: there are
-few residuals, however many placements there are. A partial placement whose time so far plus that bound is no less than
-the last candidate's time is never completed.
+of terms, each a function of a few rows. Rows are chosen axis by axis, and each leaves less of the level counts. From
+what is left, a lower bound on all that is still to come is computed backwards, once, as a shortest path: many
+placements leave the same. A partial placement is never completed if its time so far plus that bound is no less than the
+time of the last candidate.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import permutations
 from math import inf, prod
 
 from meshwright.errors import TooLargeError
 from meshwright.placement.matrices import Matrix, rows
-
-Row = tuple[int, ...]
+from meshwright.planning.terms import Row, Term, best_order, over, product, smaller, stages, times
 
 MAX_NODES = 4_000_000
 """More partial placements than this are not kept."""
 
 MAX_WORK = 2_000_000
-"""Nor are more ways than this to complete a partial placement looked at, nor rows counted."""
-
-MOST_ORDERED = 7
-"""With at most this many axes, all their orders are tried, to find the one in which terms are complete soonest."""
-
-
-@dataclass(frozen=True)
-class Term:
-    """One communication, as the search sees it: which axes it is over, and its time as a function of its radices.
-
-    low: a lower bound, cheap. exact: the time itself, dear; it is asked for only where the bound alone does not do.
-    """
-
-    axes: frozenset[int]
-    low: Callable[[Row], float]
-    exact: Callable[[Row], float]
+"""The search and the count of placements give up when they have looked at more rows than this."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +63,28 @@ def count_allowed(sizes: Sequence[int], counts: Row, allowed: Callable[[int, Row
                 if work > MAX_WORK:
                     raise TooLargeError("there are too many placements to count those that the constraints leave")
                 if allowed(axis, row):
-                    rest = _over(left, row)
+                    rest = over(left, row)
                     after[rest] = after.get(rest, 0) + number
         ways = after
     return sum(ways.values())
 
 
+@dataclass(frozen=True)
+class _Partial:
+    """A partial placement: the rows chosen so far, what they leave of the counts, and the time of complete terms.
+
+    exact: whether `spent` has the exact time of the terms that the last row completed; if not, it lacks them.
+    """
+
+    chosen: Matrix
+    left: Row
+    spent: float
+    exact: bool
+
+
 class _Search:
+    """One search: the axes in the order in which their rows are chosen, the terms, and all bounds found so far."""
+
     def __init__(
         self,
         sizes: Sequence[int],
@@ -95,33 +93,18 @@ class _Search:
         terms: Sequence[Term],
         total: Callable[[Matrix], float] | None,
     ) -> None:
-        every = frozenset(range(len(sizes)))
-        simple = [_smaller(term, every, counts) for term in terms]
-        self.order = _order(len(sizes), [term.axes for term in simple])
+        simple = [smaller(term, frozenset(range(len(sizes))), counts) for term in terms]
+        self.order = best_order(len(sizes), [term.axes for term in simple])
         self.sizes = [sizes[axis] for axis in self.order]
         self.counts, self.allowed, self.total = counts, allowed, total
         self.constant = sum(term.exact(()) for term in simple if not term.axes)
-        # By position in the order: the terms that are complete with that axis, and those that are then still open.
-        place = {axis: position for position, axis in enumerate(self.order)}
-        placed = [
-            Term(frozenset(place[axis] for axis in term.axes), _kept(term.low), _kept(term.exact))
-            for term in simple
-            if term.axes
-        ]
-        self.closed = [[term for term in placed if max(term.axes) == k] for k in range(len(sizes))]
-        self.open = [[term for term in placed if min(term.axes) < k <= max(term.axes)] for k in range(len(sizes) + 1)]
+        self.stages = stages(self.order, [term for term in simple if term.axes])
         self.work = 0
         self.choices: dict[tuple[int, Row], list[Row]] = {}
-        self.least: list[dict[Row, float]] = [{} for _ in sizes]
-        self.ahead: list[dict[Row, float]] = [{} for _ in range(len(sizes) + 1)]
-        self.alone: list[dict[Row, float]] = [{} for _ in range(len(sizes) + 1)]
-        # By position: the terms over several axes that are not complete before it.
-        several = [term for term in placed if len(term.axes) > 1]
-        self.several = [[term for term in several if max(term.axes) >= k] for k in range(len(sizes) + 1)]
         self.rest: dict[tuple[int, int, Row | None, Row], float] = {}
 
     def rows(self, position: int, left: Row) -> list[Row]:
-        """The rows that the axis at a position may have when so much of the counts is left."""
+        """The rows that the axis at a position may have when `left` is left of the counts."""
         key = position, left
         if key not in self.choices:
             axis = self.order[position]
@@ -130,19 +113,6 @@ class _Search:
             self.choices[key] = [row for row in options if self.allowed(axis, row)]
             self.count(len(self.choices[key]))
         return self.choices[key]
-
-    def at_least(self, position: int, row: Row) -> float:
-        """A lower bound on the terms that are complete with an axis, if it has this row, whatever the others have."""
-        known = self.least[position]
-        if row not in known:
-            least = 0.0
-            for term in self.closed[position]:
-                size = prod(self.sizes[k] for k in term.axes if k != position)
-                options = list(rows(size, _over(self.counts, row)))
-                self.count(len(options))
-                least += min([term.low(_times(row, others)) for others in options])
-            known[row] = least
-        return known[row]
 
     def count(self, work: int) -> None:
         """Give up where there is too much to look at."""
@@ -153,15 +123,33 @@ class _Search:
                 "level, or a fixed row) make the search smaller"
             )
 
+    def at_least(self, position: int, row: Row) -> float:
+        """A lower bound on the terms that are complete with an axis, if it has this row, whatever the others have."""
+        known = self.stages[position].least
+        if row not in known:
+            least = 0.0
+            for term in self.stages[position].closed:
+                size = prod(self.sizes[k] for k in term.axes if k != position)
+                options = list(rows(size, over(self.counts, row)))
+                self.count(len(options))
+                least += min([term.low(times(row, others)) for others in options])
+            known[row] = least
+        return known[row]
+
     def bound(self, position: int, left: Row) -> float:
-        """A lower bound on all terms that are complete from a position on; infinite if nothing can be completed."""
+        """A lower bound on all terms that are complete from a position on; infinite if nothing can be completed.
+
+        For example, two axes of size 4 on the counts (4, 4). Say that the first takes 8 s with the row (4, 1), 4 s with
+        (2, 2) and 1 s with (1, 4), and the second 6 s, 3 s and 1 s. The second has the row that the first leaves, so
+        that the bound is the least of 8 + 1, 4 + 3 and 1 + 6: it is 7 s, where each axis for itself would give 2 s.
+        """
         if position == len(self.sizes):
             return 0.0
-        known = self.ahead[position]
+        known = self.stages[position].ahead
         if left not in known:
             known[left] = min(
                 (
-                    self.at_least(position, row) + self.bound(position + 1, _over(left, row))
+                    self.at_least(position, row) + self.bound(position + 1, over(left, row))
                     for row in self.rows(position, left)
                 ),
                 default=inf,
@@ -171,34 +159,37 @@ class _Search:
     def bound_of(self, chosen: Matrix, left: Row) -> float:
         """The better of two lower bounds on all terms that are not complete yet, after some rows.
 
-        One joins all axes, but takes terms over several axes for as small as the last of their rows allows. The other
-        knows the rows that such terms have already, but takes each term for itself.
+        For example, axes a, b and c with a term over b and one over a and c, when a has its row. One bound (`bound`)
+        chooses rows for b and c that fit together, but takes the term over a and c for as small as any row of a makes
+        it. The other knows the row of a, but chooses the best row of c for the one term and the best row of b for the
+        other, even if both need the same part of what is left.
         """
         position = len(chosen)
         joined = self.bound(position, left)
-        if joined == inf or not self.several[position]:
+        several = self.stages[position].several
+        if joined == inf or not several:
             return joined
-        apart = self._alone(position, left)
-        for number, term in enumerate(self.several[position]):
-            known = _product(chosen, term.axes) if min(term.axes) < position else None
+        apart = self.bound_alone(position, left)
+        for number, term in enumerate(several):
+            known = product(chosen, term.axes) if min(term.axes) < position else None
             key = position, number, known, left
             if key not in self.rest:
                 size = prod(self.sizes[k] for k in term.axes if k >= position)
                 options = rows(size, left)
-                self.rest[key] = min(term.low(row if known is None else _times(known, row)) for row in options)
+                self.rest[key] = min(term.low(row if known is None else times(known, row)) for row in options)
             apart += self.rest[key]
         return max(joined, apart)
 
-    def _alone(self, position: int, left: Row) -> float:
+    def bound_alone(self, position: int, left: Row) -> float:
         """A lower bound on the terms over one axis from a position on."""
         if position == len(self.sizes):
             return 0.0
-        known = self.alone[position]
+        known = self.stages[position].alone
         if left not in known:
-            own = [term for term in self.closed[position] if len(term.axes) == 1]
+            own = [term for term in self.stages[position].closed if len(term.axes) == 1]
             known[left] = min(
                 (
-                    sum([term.low(row) for term in own]) + self._alone(position + 1, _over(left, row))
+                    sum([term.low(row) for term in own]) + self.bound_alone(position + 1, over(left, row))
                     for row in self.rows(position, left)
                 ),
                 default=inf,
@@ -206,42 +197,36 @@ class _Search:
         return known[left]
 
     def run(self, top: int) -> Found:
+        """The `top` best matrices, by extending the partial placement that has the least bound, again and again."""
         end = len(self.sizes)
         best: list[tuple[float, Matrix]] = []
         complete = expanded = pushed = 0
         visits: dict[object, int] = {}
-        # (bound, rows still to choose, number, time so far, exact?, what is left, rows)
-        heap: list[tuple[float, int, int, float, bool, Row, Matrix]] = []
+        # By bound, then by how many rows are still to choose; the number keeps the order of equal ones.
+        heap: list[tuple[float, int, int, _Partial]] = []
         if self.bound(0, self.counts) < inf:
-            heap.append((self.bound(0, self.counts), end, 0, 0.0, True, self.counts, ()))
+            heap.append((self.bound(0, self.counts), end, 0, _Partial((), self.counts, 0.0, True)))
         while heap and len(best) < top:
-            _, to_go, number, spent, exact, left, chosen = heappop(heap)
-            position = end - to_go
-            if not exact:
-                spent = self._exactly(spent, chosen)
-                ahead = self.bound_of(chosen, left)
-                heappush(heap, (_rounded(spent + ahead), to_go, number, spent, True, left, chosen))
+            _, to_go, number, partial = heappop(heap)
+            if not partial.exact:
+                partial = self._exactly(partial)
+                ahead = self.bound_of(partial.chosen, partial.left)
+                heappush(heap, (_rounded(partial.spent + ahead), to_go, number, partial))
                 complete += to_go == 0
                 continue
             if self.total is None:
-                # Of partial placements with the same rest to come, only the first `top` can be among the best.
-                state = (position, left, tuple(_product(chosen, term.axes) for term in self.open[position]))
+                # Of partial placements that can only be continued in the same ways, the first `top` are the best.
+                state = self._state(partial)
                 visits[state] = visits.get(state, 0) + 1
                 if visits[state] > top:
                     continue
             if to_go == 0:
-                best.append((spent + self.constant, tuple(chosen[self.order.index(a)] for a in range(end))))
+                best.append((partial.spent + self.constant, self._matrix(partial.chosen)))
                 continue
             expanded += 1
-            for row in self.rows(position, left):
-                rest = _over(left, row)
-                so_far = (*chosen, row)
-                ahead = self.bound_of(so_far, rest)
-                if ahead == inf:
-                    continue
-                low = spent + sum([term.low(_product(so_far, term.axes)) for term in self.closed[position]])
+            for bound, longer in self._extended(partial):
                 pushed += 1
-                heappush(heap, (_rounded(low + ahead), to_go - 1, pushed, spent, False, rest, so_far))
+                heappush(heap, (bound, to_go - 1, pushed, longer))
             if len(heap) > MAX_NODES:
                 raise TooLargeError(
                     f"after {expanded:,} partial placements the best one is still not certain; constraints on the axes "
@@ -249,70 +234,38 @@ class _Search:
                 )
         return Found(tuple(best), complete, expanded)
 
-    def _exactly(self, spent: float, chosen: Matrix) -> float:
-        """The time so far with that of the terms that the last row completes."""
-        position = len(chosen) - 1
+    def _extended(self, partial: _Partial) -> Iterator[tuple[float, _Partial]]:
+        """A partial placement with every row that the next axis may have, each with its bound."""
+        position = len(partial.chosen)
+        closed = self.stages[position].closed
+        for row in self.rows(position, partial.left):
+            chosen, left = (*partial.chosen, row), over(partial.left, row)
+            ahead = self.bound_of(chosen, left)
+            if ahead < inf:
+                low = partial.spent + sum([term.low(product(chosen, term.axes)) for term in closed])
+                yield _rounded(low + ahead), _Partial(chosen, left, partial.spent, False)
+
+    def _state(self, partial: _Partial) -> object:
+        """What the ways to continue a partial placement, and their times, depend on."""
+        position = len(partial.chosen)
+        begun = tuple(product(partial.chosen, term.axes) for term in self.stages[position].open)
+        return position, partial.left, begun
+
+    def _exactly(self, partial: _Partial) -> _Partial:
+        """With the exact time of the terms that the last row completes."""
+        chosen = partial.chosen
+        closed = self.stages[len(chosen) - 1].closed
         if self.total is None:
-            return spent + sum([term.exact(_product(chosen, term.axes)) for term in self.closed[position]])
-        if len(chosen) == len(self.sizes):
-            matrix = tuple(chosen[self.order.index(axis)] for axis in range(len(chosen)))
-            return self.total(matrix) - self.constant
-        return spent + sum([term.low(_product(chosen, term.axes)) for term in self.closed[position]])
+            spent = partial.spent + sum([term.exact(product(chosen, term.axes)) for term in closed])
+        elif len(chosen) == len(self.sizes):
+            spent = self.total(self._matrix(chosen)) - self.constant
+        else:
+            spent = partial.spent + sum([term.low(product(chosen, term.axes)) for term in closed])
+        return _Partial(chosen, partial.left, spent, True)
 
-
-def _smaller(term: Term, every: frozenset[int], counts: Row) -> Term:
-    """The same term as a function of the other axes' rows, where those are fewer: they leave what its axes have."""
-    others = every - term.axes
-    if len(others) >= len(term.axes):
-        return term
-
-    def turned(function: Callable[[Row], float]) -> Callable[[Row], float]:
-        return lambda row: function(_over(counts, row) if row else counts)
-
-    return Term(others, turned(term.low), turned(term.exact))
-
-
-def _order(count: int, terms: Sequence[frozenset[int]]) -> tuple[int, ...]:
-    """The order of the axes in which terms over several stay open for the shortest time; unused axes come last."""
-    used = [axis for axis in range(count) if any(axis in axes for axes in terms)]
-    rest = [axis for axis in range(count) if axis not in used]
-    several = [axes for axes in terms if len(axes) > 1]
-    if not several or len(used) > MOST_ORDERED:
-        return (*used, *rest)
-
-    def openness(order: tuple[int, ...]) -> int:
-        return sum(max(map(order.index, axes)) - min(map(order.index, axes)) for axes in several)
-
-    return (*min(permutations(used), key=openness), *rest)
-
-
-def _kept(function: Callable[[Row], float]) -> Callable[[Row], float]:
-    known: dict[Row, float] = {}
-
-    def look_up(row: Row) -> float:
-        if row not in known:
-            known[row] = function(row)
-        return known[row]
-
-    return look_up
-
-
-def _over(counts: Row, row: Row) -> Row:
-    return tuple([count // factor for count, factor in zip(counts, row, strict=True)])
-
-
-def _times(a: Row, b: Row) -> Row:
-    return tuple([x * y for x, y in zip(a, b, strict=True)])
-
-
-def _product(chosen: Matrix, axes: frozenset[int]) -> Row:
-    """The product of some of the rows, of those that are chosen already."""
-    found: Row | None = None
-    for position in axes:
-        if position < len(chosen):
-            found = chosen[position] if found is None else _times(found, chosen[position])
-    assert found is not None
-    return found
+    def _matrix(self, chosen: Matrix) -> Matrix:
+        """The rows in the order of the axes as they were given."""
+        return tuple(chosen[self.order.index(axis)] for axis in range(len(chosen)))
 
 
 def _rounded(value: float) -> float:

@@ -99,28 +99,9 @@ def choose_sizes(
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Choices:
     """The best sizes of the `free` axes; the others are `fixed`."""
-    if file.model is None:
-        raise SpecError(
-            f"the workload {file.name!r} lists its communications, for one choice of sizes: to choose them it must "
-            "describe its model"
-        )
-    for axis in free:
-        if axis in fixed:
-            raise SpecError(f"{axis} is given ({fixed[axis]}) and to be chosen: one or the other")
-    check_names([*fixed, *free], "axes", AXES_EXAMPLE)
-    check_axes((*fixed, *free))
-    check_links(system)
+    _check_choice(system, file, free, fixed, constraints)
     if isinstance(library, str):
         library = load_library(library)
-    for constraint in constraints:
-        check_constraint(constraint, system, (*fixed, *free))
-        if constraint.rule is ConstraintRule.ROW and constraint.axis in free:
-            raise SpecError(f"{constraint} fixes the size of {constraint.axis}, which is to be chosen")
-    if not free or system.devices % prod(fixed.values()):
-        raise PlacementError(
-            f"{system.devices} devices cannot be split over {', '.join(free) or 'no axes'} when the others multiply to "
-            f"{prod(fixed.values())}"
-        )
     ways = list(_ways(system.devices // prod(fixed.values()), len(free)))
     refused: Counter[str] = Counter()
     found: list[Choice] = []
@@ -140,6 +121,36 @@ def choose_sizes(
         reasons = "; ".join(f"{count} x {reason}" for reason, count in refused.most_common())
         raise PlacementError(f"none of {len(ways)} ways to choose {', '.join(free)} can be had: {reasons}")
     return Choices(tuple(sorted(found, key=lambda choice: choice.seconds)), len(ways), refused)
+
+
+def _check_choice(
+    system: System,
+    file: WorkloadFile,
+    free: Sequence[str],
+    fixed: Mapping[str, int],
+    constraints: Sequence[Constraint],
+) -> None:
+    """Refuse a choice that has no meaning, or for which there are no sizes at all."""
+    if file.model is None:
+        raise SpecError(
+            f"the workload {file.name!r} lists its communications, for one choice of sizes: to choose them it must "
+            "describe its model"
+        )
+    for axis in free:
+        if axis in fixed:
+            raise SpecError(f"{axis} is given ({fixed[axis]}) and to be chosen: one or the other")
+    check_names([*fixed, *free], "axes", AXES_EXAMPLE)
+    check_axes((*fixed, *free))
+    check_links(system)
+    for constraint in constraints:
+        check_constraint(constraint, system, (*fixed, *free))
+        if constraint.rule is ConstraintRule.ROW and constraint.axis in free:
+            raise SpecError(f"{constraint} fixes the size of {constraint.axis}, which is to be chosen")
+    if not free or system.devices % prod(fixed.values()):
+        raise PlacementError(
+            f"{system.devices} devices cannot be split over {', '.join(free) or 'no axes'} when the others multiply to "
+            f"{prod(fixed.values())}"
+        )
 
 
 def _reason(message: str) -> str:
