@@ -1,4 +1,4 @@
-"""Library profiles: which algorithm a library uses for which collective at which size. They are data files.
+"""Libraries: which algorithm gloo, NCCL or Open MPI uses for which collective and size, from files in libraries/.
 
     name: gloo
     rotates: false
@@ -6,10 +6,10 @@
     collectives:
       AllReduce: [{algorithms: [ring]}]
       Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
-    in_chunks: {}   # rules of collectives that are done otherwise where chunks flow through the steps of a program
+    in_chunks: {}   # other rules of collectives where chunks flow through the steps of a program
 
-Of the rules of a collective, the first counts whose `up_to` is not below the bytes that a device holds; of its
-algorithms, the library takes the fastest that can be used in the group at hand, and of `otherwise` if none can.
+For each collective the first rule applies whose `up_to` is at least the bytes that a device holds. Of the rule's
+`algorithms` that can be used in the group, the library takes the fastest; if none can, the fastest of `otherwise`.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class Library:
     handshake: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a library that leaves it open what is done."""
+        """Refuse a library without a rule for some collective or size."""
         check_title(self.name, "the name of a library")
         for name in ("rotates", "handshake"):
             check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
@@ -111,7 +111,7 @@ class Library:
 
     @property
     def chunked(self) -> "Library":
-        """The library as it is where chunks flow through the steps of a program."""
+        """The library with the rules that hold where chunks flow through the steps of a program."""
         return replace(self, rules=tuple((dict(self.rules) | dict(self.in_chunks)).items()), in_chunks=())
 
 
@@ -121,7 +121,7 @@ def library_names() -> tuple[str, ...]:
 
 
 def as_library(library: "Library | str | PathLike[str]") -> Library:
-    """A library, also from what `load_library` reads."""
+    """The given library, or the one that `load_library` makes of a name or a path."""
     return library if isinstance(library, Library) else load_library(library)
 
 

@@ -1,1 +1,1 @@
-"""Reduction programs: their text, their meaning three times over, and their synthesis."""
+"""Reduction programs: their text, three independent semantics, and their synthesis."""

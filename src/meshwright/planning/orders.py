@@ -1,6 +1,7 @@
-"""Where today's tools put the axes: device orders of PyTorch, JAX and Megatron, as placements.
+"""Where today's tools put the axes: the device orders of PyTorch, JAX and Megatron, as placements.
 
-All of them lay the axes over the ranks one after the other, the last one fastest, and differ in the order of the axes.
+All of them number the points of the axes in row-major order, and differ in the order of the axes. The fastest axis is
+the one whose neighbours have consecutive ranks; it comes last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +23,18 @@ MEGATRON = {
     "dp": ("shard", "fsdp", "data", "dp"),
     "pp": ("pipeline", "pp", "stage"),
 }
-"""The names that Megatron's order string has for axes. Of two axes for `dp`, the shards are the nearer neighbours."""
+"""The axes that each name in Megatron's order string stands for. Of two axes for `dp`, shard is the faster one."""
 
 MOST_ORDERS = 7
-"""Of more axes than this, the orders are not all tried."""
+"""With more axes than this, not all orders are tried."""
 
 
 def row_major(system: System, axes: Mapping[str, int], order: Sequence[str]) -> Placement | None:
-    """The placement of axes laid over the ranks in an order, the last one fastest.
+    """The placement whose row-major order over the axes, the last one fastest, is the order of the ranks.
 
-    None where the sizes do not line up with the level counts, so that it is no placement by levels.
+    None if the sizes do not line up with the level counts: then no matrix of factors gives this order. For example,
+    data=16 and tensor=2 on node=4,gpu=8: tensor takes 2 of the 8 GPUs; data takes the 4 that are left there, and then
+    the 4 nodes. But with tensor=3 on gpu=8, neither divides the other, and there is no such placement.
 
     >>> from meshwright import parse_system
     >>> row_major(parse_system("node=4,gpu=8"), {"data": 16, "tensor": 2}, ["data", "tensor"]).matrix
@@ -57,22 +60,22 @@ def row_major(system: System, axes: Mapping[str, int], order: Sequence[str]) -> 
 
 def megatron_order(axes: Mapping[str, int], order: str = "tp-cp-ep-dp-pp") -> list[str] | None:
     """The axes in the order that Megatron's string gives them, slowest first; None if one has no name there."""
-    fastest_first = [axis for part in order.split("-") for axis in MEGATRON[part] if axis in axes]
+    fastest_first = [axis for name in order.split("-") for axis in MEGATRON[name] if axis in axes]
     return fastest_first[::-1] if len(fastest_first) == len(axes) else None
 
 
 def megatron_string(order: Sequence[str]) -> str | None:
-    """An order of axes, slowest first, as Megatron's string; None if it cannot be said.
+    """An order of axes, slowest first, as Megatron's order string; None if there is none for it.
 
     >>> megatron_string(["pipeline", "data", "tensor"])
     'tp-dp-pp'
     """
-    names = [next((part for part, known in MEGATRON.items() if axis in known), None) for axis in reversed(order)]
+    names = [next((name for name, known in MEGATRON.items() if axis in known), None) for axis in reversed(order)]
     if None in names:
         return None
     for first, second in zip(order[::-1], order[::-1][1:], strict=False):
         if first in ("data", "dp") and second in ("shard", "fsdp"):
-            return None  # the shards are the faster part of dp
+            return None  # in Megatron's dp, shard is the faster axis
     merged = [str(name) for k, name in enumerate(names) if k == 0 or name != names[k - 1]]
     if "ep" in merged:  # Megatron wants dp beside it
         if "dp" not in merged:
@@ -83,9 +86,9 @@ def megatron_string(order: Sequence[str]) -> str | None:
 
 
 def torus(system: System, axes: Mapping[str, int], order: Sequence[str]) -> Placement | None:
-    """JAX's assignment on a torus: from the last axis on, each takes the most whole dimensions that multiply to it.
+    """JAX's assignment on a torus: beginning with the last axis, each takes as many whole dimensions as it can.
 
-    None where an axis is no product of whole dimensions; JAX refuses those too.
+    None if an axis is not a product of whole dimensions; JAX refuses that too.
     """
     free = list(range(len(system.levels)))
     rows: dict[str, tuple[int, ...]] = {}
@@ -108,7 +111,7 @@ def torus(system: System, axes: Mapping[str, int], order: Sequence[str]) -> Plac
 
 @dataclass(frozen=True)
 class Habit:
-    """What a tool of today does: its placement with its times, or why there is none."""
+    """What one of today's tools does: its placement with the predicted times, or why it has none."""
 
     name: str
     plan: Plan | None
@@ -129,7 +132,7 @@ class Habit:
 
 
 def habits(planner: Planner) -> list[Habit]:
-    """The placements that today's tools give the axes of a planning, the best and the worst order among them."""
+    """The placements that today's tools give a planner's axes; also those of the best and the worst order of axes."""
     system, axes = planner.system, planner.axes
     given = list(axes)
     unaligned = "the sizes do not line up with the levels"

@@ -131,7 +131,7 @@ class SearchCost:
 
 
 def search_costs(levels: int, max_steps: int = MAX_STEPS) -> list[SearchCost]:
-    """The same search with fewer and fewer techniques left out; groups of two at each level for the exact one."""
+    """The same search with more and more techniques; the exact one has groups of two at each level."""
     radices = (2,) * levels
 
     def exact() -> int:

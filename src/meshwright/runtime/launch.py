@@ -1,7 +1,7 @@
-"""Starting ranks on this machine, through the launchers that their libraries bring along.
+"""Starting ranks on this machine, with torchrun or mpirun.
 
-What happens to lie in the current folder is neither imported nor executed: Python is started with a safe path, and
-programs are looked for in the absolute folders of PATH alone.
+Nothing in the current folder is imported or executed: Python is started with a safe path, and programs are looked for
+only in the absolute folders of PATH.
 """
 
 import os
@@ -41,7 +41,7 @@ def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is, if it is not just in the current folder."""
+    """The path of a program, from the absolute folders of PATH."""
     return shutil.which(name, path=safe_environment().get("PATH", os.defpath))
 
 
@@ -68,7 +68,7 @@ def mpirun_command(ranks: int) -> list[str]:
 def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
     """Run Meshwright with `arguments` in `ranks` ranks on this machine; returns the launcher's exit code.
 
-    Whatever ends this process ends the ranks: signals are passed on, and the launcher is told should it just vanish.
+    The ranks end with this process: it passes on signals, and if it is killed, the kernel sends the launcher SIGTERM.
     """
     check_local(ranks)
     if engine == "mpi":
@@ -89,7 +89,7 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
 
 
 def _end(launcher: "subprocess.Popen[bytes]") -> None:
-    """End a launcher, which ends its ranks; if it does not, end them all."""
+    """End a launcher, which ends its ranks; if it does not within ten seconds, kill them all."""
     launcher.terminate()
     try:
         launcher.wait(10)

@@ -1,11 +1,11 @@
-"""Small phrases for messages: ranks, and what a library's error says."""
+"""Phrases for messages: lists of ranks, and the first line of a library's error."""
 
 import re
 from collections.abc import Iterable
 
 
 def rank_list(ranks: Iterable[int]) -> str:
-    """Ranks in words; many are cut short."""
+    """Ranks in words; at most eight are named."""
     ranks = list(ranks)
     shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) != 1 else ''} {shown}"
@@ -14,11 +14,11 @@ def rank_list(ranks: Iterable[int]) -> str:
 _SOURCE = re.compile(
     r"\[[^]]*\.(?:cc|cpp|cu|h|hpp):\d+[^]]*\]|(?:\b(?:at|in):? )?/\S+\.(?:cc|cpp|cu|h|hpp):\d+,?|GLHF!?"
 )
-"""Where in a library's source an error arose, on the machine that it was built on, and a wish of gloo's."""
+"""What is left out of a library's message: places in its source, and gloo's "GLHF!"."""
 
 
 def first_line(error: BaseException) -> str:
-    """The part of a library's message that says something.
+    """The first line of a library's message, without the places in its source.
 
     >>> first_line(RuntimeError("[/build/gloo/transport/tcp/pair.cc:547] Connection closed by peer\\nmore"))
     'Connection closed by peer'

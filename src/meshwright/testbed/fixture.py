@@ -19,7 +19,7 @@ from meshwright.testbed.build import missing_rights
 
 @pytest.fixture
 def emulate() -> Iterator[Callable[[str], Testbed]]:
-    """Builds testbeds from descriptions of systems, and takes them down after the test; names do not clash."""
+    """A function that builds testbeds from descriptions of systems; they are removed after the test."""
     if reason := missing_rights():
         pytest.skip(reason)
     beds: list[Testbed] = []

@@ -13,32 +13,33 @@ from math import prod
 from meshwright.errors import SpecError
 from meshwright.system.model import Fabric, System
 
-FIRST_ADDRESS = IPv4Address("198.18.0.1")  # of a range set aside for benchmarks (RFC 2544): it belongs to nobody
+FIRST_ADDRESS = IPv4Address("198.18.0.1")  # in a range reserved for benchmarks (RFC 2544)
 PREFIX = 15
 MOST_DEVICES = 256
 INTERFACE = "eth0"
 INBOX = "in0"
-"""Where a device gets what was held for latency."""
+"""The interface through which a device gets packets that were held for latency."""
 
 MTU = 9000
 FRAME = MTU + 100
 ASSURED = 8000  # bits per second
 
 MOST_LATENCY = 0.5
-"""Seconds; TCP takes for lost what was not answered for one."""
+"""The most seconds of latency: TCP takes a packet for lost that is not answered within a second."""
 
 QUEUE = 64 * 2**20
 """The bytes that may wait for a link: enough that nothing is dropped."""
 
 BURST = 70_000
-"""What a device's link lets through at once after a pause: a whole segment of TCP (64 KiB), as the kernel cuts segments
-for a smaller one, which costs twice the processor time."""
+"""The bytes that a device's link lets through at once after a pause: a whole TCP segment (64 KiB). With less, the
+kernel cuts segments, which takes twice the processor time.
+"""
 
 TAP_QUEUE = 10_000
 """Packets that may wait for the relay."""
 
 SPLIT_BURST = 18_000
-"""On shared links segments are cut to this size: whole ones would make a slow link serve its flows in long turns."""
+"""On shared links segments are cut to this size: with whole ones a slow link would serve its flows in long turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Network:
     burst: int = BURST
 
     def __post_init__(self) -> None:
-        """Refuse what is not built here."""
+        """Refuse systems that cannot be emulated."""
         if not self.name.isalnum() or len(self.name) > 20:
             raise SpecError(f"the name of a testbed has at most 20 letters and digits, unlike {self.name!r}")
         if self.system.devices > MOST_DEVICES:
@@ -98,7 +99,7 @@ class Network:
 
     @property
     def namespaces(self) -> list[str]:
-        """All of them."""
+        """All namespaces."""
         return [self.fabric, *(self.namespace(device) for device in range(self.system.devices))]
 
     def address(self, device: int) -> str:
@@ -106,7 +107,7 @@ class Network:
         return str(FIRST_ADDRESS + device)
 
     def packed_address(self, device: int) -> bytes:
-        """The address of a device, as packets have it."""
+        """The address of a device, as the bytes in a packet."""
         return (FIRST_ADDRESS + device).packed
 
     @property
@@ -115,7 +116,7 @@ class Network:
         return any(level.link.latency for level in self.system.levels)
 
     def latency(self, sender: int, receiver: int) -> float:
-        """How long a packet between two devices is held: the latency of the level at which they part."""
+        """How long a packet between two devices is held: the latency of the outermost level at which they differ."""
         inside = self.system.devices
         for level in self.system.levels:
             inside //= level.count
@@ -149,7 +150,7 @@ class Network:
         return f"b{level}-{instance}" if level >= 0 else "top"
 
     def link_commands(self) -> list[str]:
-        """What `ip -batch` has to do in the fabric, once the namespaces exist."""
+        """The lines for `ip -batch` in the fabric, once the namespaces exist."""
         lines = ["link set lo up"]
         counts = self.system.counts
         bridges = [(-1, 0), *((k, i) for k in range(len(counts) - 1) for i in range(prod(counts[: k + 1])))]
@@ -169,7 +170,7 @@ class Network:
                 mac = _mac(port.instance)
                 if self.delayed:
                     lines += [*_tap(far), f"link set {far} master {outer} up"]
-                    far = f"p{port.instance}"  # for what the device sends, and nothing else
+                    far = f"p{port.instance}"  # only for what the device sends
                 lines.append(
                     f"link add {far} mtu {MTU} type veth peer name {near} mtu {MTU} address {mac} netns {there}"
                 )
@@ -179,12 +180,12 @@ class Network:
         return lines
 
     def bridge_commands(self) -> list[str]:
-        """What `bridge -batch` has to do: packets for a device leave through its outbox, where they are held."""
+        """The lines for `bridge -batch`: packets for a device leave through its outbox, where they are held."""
         devices = range(self.system.devices) if self.delayed else ()
         return [f"fdb replace {_mac(device)} dev {self.outbox(device)} master static" for device in devices]
 
     def device_commands(self, device: int) -> list[str]:
-        """What `ip -batch` has to do in the namespace of a device: no name is ever asked for, as all are given."""
+        """The lines for `ip -batch` in the namespace of a device; all neighbours are given, so none is looked up."""
         return [
             "link set lo up",
             f"addr add {self.address(device)}/{PREFIX} dev {INTERFACE}",
@@ -198,7 +199,7 @@ class Network:
         ]
 
     def shape_commands(self) -> dict[str, list[str]]:
-        """What `tc -batch` has to do, by namespace."""
+        """The lines for `tc -batch`, by namespace."""
         lines: dict[str, list[str]] = {namespace: [] for namespace in self.namespaces}
         for port in self.ports():
             for (namespace, interface), field in ((port.up, "src"), (port.down, "dst")):
@@ -210,10 +211,10 @@ class Network:
         return lines
 
     def _shared_shaper(self, interface: str, port: Port, field: str) -> list[str]:
-        """A class for each device, so that concurrent flows share the link evenly.
+        """A class for each device, so that concurrent flows get equal rates.
 
-        What a class is assured of it may send whatever the link has to carry, so that is next to nothing: all is
-        borrowed from the link, in turns, and the link's rate holds from the first packet on.
+        A class may send its assured rate even when the link is full. So that rate is next to nothing: classes borrow
+        all they send from the link, in turns, and the link's rate holds from the first packet on.
         """
         whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {2 * FRAME} cburst {2 * FRAME}"
         each = f"htb rate {ASSURED}bit ceil {_bits(port.rate)}bit burst {FRAME} cburst {FRAME} quantum {2 * FRAME}"
@@ -233,7 +234,7 @@ class Network:
 
 
 def _tap(interface: str) -> list[str]:
-    """What `ip -batch` has to do to make a TAP interface, whose packets the relay gets with what is to be offloaded."""
+    """The lines for `ip -batch` that make a TAP interface; the relay gets its packets with their offload headers."""
     return [
         f"tuntap add dev {interface} mode tap vnet_hdr",
         f"link set {interface} mtu {MTU} txqueuelen {TAP_QUEUE}",

@@ -1,4 +1,4 @@
-"""What crosses the links of a testbed while something runs."""
+"""How many bytes cross the links of a testbed while something runs."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from meshwright.testbed.bed import running
 
 
 def link_watch(name: str) -> Callable[[Callable[[], object]], dict[str, int]]:
-    """A function that runs something, and tells what crossed the most loaded link of each level meanwhile, in bytes."""
+    """A function that runs some work, and returns how many bytes crossed the busiest link of each level meanwhile."""
     bed = running(name)
 
     def watch(work: Callable[[], object]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The five collectives on flat tensors, each with what the backend does best."""
+"""The five collectives on flat tensors, each by the fastest way that the backend has."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +24,9 @@ REDUCED = frozenset(
 )
 
 SMALL = 2**14
-"""In bytes: up to here gloo's ReduceScatter is one exchange, as rounds cost more than bytes; above, a ring. The library
-profile `gloo` says the same."""
+"""Up to this many bytes a ReduceScatter on gloo is one exchange, as messages cost more than bytes; above, a ring. The
+cost model's library `gloo` says the same.
+"""
 
 # PyTorch 2.13 has new names for these, and warns about the old ones.
 reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -63,36 +64,40 @@ def run_collective(
 def _gloo_reduce_scatter(
     source: torch.Tensor, target: torch.Tensor, operation: str, group: dist.ProcessGroup, ranks: tuple[int, ...]
 ) -> None:
-    """gloo's own moves as much as an all-reduce; either of these moves what a reduce-scatter needs."""
-    pieces = source.view(len(ranks), -1)
+    """A ReduceScatter that moves no more than needed; gloo's own moves as much as an all-reduce.
+
+    The ring, for example, with ranks 0, 1 and 2: part 0 starts at rank 1 with its contribution, rank 2 adds its own and
+    sends it on, and rank 0 adds its own and keeps it. Parts 1 and 2 do the same, one and two ranks further, at the same
+    time. `left` counts how many ranks a part still has to pass. The two buffers take turns, one to receive and one to
+    send from, so that the last part arrives in the target.
+    """
+    parts = source.view(len(ranks), -1)
     if source.nbytes <= SMALL:
-        received = torch.empty_like(pieces)
+        received = torch.empty_like(parts)
         dist.all_to_all_single(received.view(-1), source, group=group)
         _fold(received, target, operation)
         return
     me, size = ranks.index(dist.get_rank()), len(ranks)
     following, previous = ranks[(me + 1) % size], ranks[me - 1]
-    # The piece of rank k starts at rank k + 1 and takes up a contribution at each rank on its way round to k. What has
-    # arrived is sent on while the next arrives in the other buffer; the last to arrive is in the target.
     buffers = (target, torch.empty_like(target))
-    running = pieces[me - 1]
+    running = parts[me - 1]
     for left in range(size - 2, -1, -1):
         arriving = buffers[left % 2]
-        # In this order: with the send first, gloo often takes the two ways of a connection one after the other.
+        # Receive first: with the send first, gloo often uses the two directions of a connection one after the other.
         receiving = dist.irecv(arriving, previous, group)
         sending = dist.isend(running, following, group)
         for work in (receiving, sending):
             if work is not None:
                 work.wait()
-        _COMBINE[operation](arriving, pieces[(me + left) % size], out=arriving)
+        _COMBINE[operation](arriving, parts[(me + left) % size], out=arriving)
         running = arriving
 
 
 _COMBINE: dict[str, Callable[..., Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
-def _fold(pieces: torch.Tensor, target: torch.Tensor, operation: str) -> None:
+def _fold(received: torch.Tensor, target: torch.Tensor, operation: str) -> None:
     if operation == "sum":
-        torch.sum(pieces, 0, dtype=target.dtype, out=target)
+        torch.sum(received, 0, dtype=target.dtype, out=target)
     else:
-        (torch.amax if operation == "max" else torch.amin)(pieces, 0, out=target)
+        (torch.amax if operation == "max" else torch.amin)(received, 0, out=target)

@@ -1,4 +1,4 @@
-"""Process groups: what there is, and making those that a plan needs."""
+"""Process groups: making those that a plan needs, and giving them up."""
 
 import contextlib
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from meshwright.torch.store import ANSWER, Line, default_store, in_time
 
 
 def check_initialized() -> None:
-    """Refuse where no process group was made yet."""
+    """Refuse if init_process_group was not called yet."""
     if not dist.is_initialized():
         raise EngineError("there is no process group yet: call torch.distributed.init_process_group first")
 
@@ -25,12 +25,10 @@ def backends() -> dict[str, str]:
 
 
 def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, dist.ProcessGroup]:
-    """Make groups, by lane and ranks, and return those that this rank is in.
+    """Make groups, and return those that this rank is in, by lane and ranks.
 
-    Every process makes all of them, in the same order.
-
-    PyTorch can also make a group from its members alone, but then names it by how many groups each of them has, which
-    differs between ranks here.
+    Every process makes all of them, in the same order. PyTorch can also make a group with calls of its members alone.
+    But then its name contains how many groups each member has, and here that differs between ranks.
     """
     rank = dist.get_rank()
     groups = {}
@@ -54,13 +52,13 @@ def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, 
 
 
 def give_back(groups: dict[LaneGroup, dist.ProcessGroup]) -> None:
-    """Give groups up, and forget them. With gloo, ranks that wait for this one in a group then fail at once.
+    """Destroy groups, and empty the dictionary. With gloo, ranks that wait for this one in a group then fail at once.
 
-    gloo ends the threads of a group with it. One that outlives the interpreter aborts the process: gloo says that a
-    collective is done before it lets go of its tensors, and to let go of one that Python knows, it needs Python.
+    Destroying a group ends gloo's threads. A thread that outlives the interpreter would abort the process: gloo reports
+    a collective as done before it releases its tensors, and to release a tensor that Python knows, it needs Python.
     """
     while groups:
         _, group = groups.popitem()
-        with contextlib.suppress(ValueError, AssertionError):  # the user has given it up, or all of them
+        with contextlib.suppress(ValueError, AssertionError):  # the user has destroyed it, or all groups
             if dist.is_initialized():
                 dist.destroy_process_group(group)
