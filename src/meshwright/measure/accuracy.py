@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from statistics import mean, median
 
 import numpy as np
@@ -17,14 +16,14 @@ from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
 from meshwright.placement.layout import layout_of
-from meshwright.placement.placement import Placement
 from meshwright.system.model import System
-from meshwright.system.read import system_of
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A program, measured and predicted: seconds."""
+    """A program with its measured and its predicted seconds; spread: how much longer the slowest repetition took than
+    the fastest, as a share of it.
+    """
 
     program: str
     measured: float
@@ -39,7 +38,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A placement and a reduction, with all that was measured for them; the fastest first."""
+    """A placement and a reduction, with all programs that were measured for them, the fastest first.
+
+    group: how many devices a reduction group has. bound: in seconds, like the times of the outcomes.
+    """
 
     system: str
     matrix: tuple[tuple[int, ...], ...]
@@ -52,7 +54,10 @@ class Pair:
     outcomes: tuple[Outcome, ...]
 
     def hit(self, k: int, noise: float) -> bool:
-        """Whether one of the k best predicted programs was the fastest, or as fast within the noise."""
+        """Whether one of the k programs that are predicted best was the fastest, or as fast within the noise.
+
+        For example, with a noise of 5% and a fastest program of 1.00 s, a program of 1.04 s among them is a hit.
+        """
         best = sorted(self.outcomes, key=lambda outcome: outcome.predicted)[:k]
         limit = self.outcomes[0].measured * (1 + noise)
         return min(outcome.measured for outcome in best) <= limit
@@ -91,44 +96,40 @@ def join(measurements: Sequence[Measurement], library: Library, calibrated: Syst
 
 def _pair(group: list[Measurement], library: Library, calibrated: System | None) -> Pair:
     first = group[0]
-    described = system_of(first.system, "measurements")
+    described = first.placement().system
     if calibrated is not None and calibrated.counts != described.counts:
         raise SpecError(f"the system has the counts {calibrated.counts}, but {described.counts} was measured")
-    placement = Placement(calibrated or described, tuple(first.axes), tuple(tuple(row) for row in first.matrix))
+    placement = first.placement(calibrated)
     model = CostModel(layout_of(placement, first.over), library, first.bytes)
-    goal = Goal(first.goal)
-    hierarchy = model.layout.hierarchy
-    default = None
-    outcomes = []
-    for one in group:
-        text = one.program
-        program = (
-            Pipelined(((flat_program(goal, len(hierarchy.names)), 1),))
-            if text == DEFAULT_PROGRAM
-            else parse_pipelined(text, hierarchy)
-        )
-        for each, _ in program.shares:
-            check_program(each, hierarchy, goal)
-        spread = max(one.seconds) / min(one.seconds) - 1
-        outcome = Outcome(text, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
-        if text == DEFAULT_PROGRAM:
-            default = outcome
-        else:
-            outcomes.append(outcome)
-    if not outcomes:
+    outcomes = [_outcome(one, model) for one in group]
+    defaults = [outcome for outcome in outcomes if outcome.program == DEFAULT_PROGRAM]
+    programs = [outcome for outcome in outcomes if outcome.program != DEFAULT_PROGRAM]
+    if not programs:
         raise SpecError(f"only the default was measured for {first.matrix} over {'+'.join(first.over)}")
-    levels = ",".join(f"{level.name}={level.count}" for level in described.levels)
     return Pair(
-        levels,
-        placement.matrix,
-        tuple(first.over),
-        first.goal,
-        first.bytes,
-        prod(hierarchy.radices),
-        default,
-        model.bound(goal),
-        tuple(sorted(outcomes, key=lambda outcome: outcome.measured)),
+        system=",".join(f"{level.name}={level.count}" for level in described.levels),
+        matrix=placement.matrix,
+        over=tuple(first.over),
+        goal=first.goal,
+        bytes=first.bytes,
+        group=model.layout.hierarchy.size,
+        default=defaults[-1] if defaults else None,
+        bound=model.bound(Goal(first.goal)),
+        outcomes=tuple(sorted(programs, key=lambda outcome: outcome.measured)),
     )
+
+
+def _outcome(one: Measurement, model: CostModel) -> Outcome:
+    """A measurement beside what the model predicts for its program."""
+    goal, hierarchy = Goal(one.goal), model.layout.hierarchy
+    if one.program == DEFAULT_PROGRAM:
+        program = Pipelined(((flat_program(goal, len(hierarchy.names)), 1),))
+    else:
+        program = parse_pipelined(one.program, hierarchy)
+    for each, _ in program.shares:
+        check_program(each, hierarchy, goal)
+    spread = max(one.seconds) / min(one.seconds) - 1
+    return Outcome(one.program, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
 
 
 def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -139,12 +140,19 @@ def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float
 
 
 TELL_APART = 2.5
-"""How many times the median spread of a few repetitions two times must differ, to be different with 95% confidence."""
+"""Two times differ with 95% confidence if they are further apart than this many times the median spread of a few
+repetitions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The figures: of the predictions, and of what was measured."""
+    """The figures of the predictions, and of what was measured.
+
+    top: for each k, the share of pairs whose fastest program is among the k that are predicted best. share: of the
+    pairs in which a program beats the library's default. spread: how much slower the slowest placement is than the
+    fastest. over_bound: the fastest program over the bound, in the median.
+    """
 
     pairs: int
     programs: int
@@ -187,8 +195,7 @@ def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
 def placement_spread(pairs: Sequence[Pair]) -> float:
     """The slowest over the fastest placement of groups of the same size, with the library's own collective.
 
-    By which name an axis goes is no matter: of two placements that only swap two axes of the same size, a study need
-    measure one.
+    The names of axes do not matter: a study may measure just one of two placements that only swap axes of equal size.
     """
     groups: dict[tuple[object, ...], list[float]] = {}
     for pair in pairs:

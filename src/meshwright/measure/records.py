@@ -1,7 +1,13 @@
 """Measurements as a file: one JSON object per line, each written as it happens, so that a killed run loses nothing.
 
-The first line names the format. A line `{"started": ID}` precedes a measurement; if its result is missing, the run
-was killed in the middle. A torn last line is cut off.
+The first line names the format. A line `{"started": ID}` precedes each measurement; if the result is missing, the run
+was killed in the middle. If it was killed while it wrote a line, that torn line is cut off when the file is opened
+again. For example, this run was killed during its second measurement:
+
+    {"format": "meshwright-measurements", "version": 1}
+    {"started": "[{…}, \"AllReduce all\", …]"}
+    {"system": {…}, "program": "AllReduce all", …, "seconds": [0.21, 0.20, 0.21], …}
+    {"started": "[{…}, \"Reduce all; Broadcast all\", …]"}
 """
 
 import fcntl
@@ -17,6 +23,7 @@ from typing import Any, Self
 from meshwright.errors import MeshwrightError, SpecError
 from meshwright.language.goals import as_goal
 from meshwright.placement.placement import Placement
+from meshwright.system.model import System
 from meshwright.system.read import system_of
 from meshwright.text.files import append_file
 from meshwright.text.spec import as_tuple, check_type, is_number, no_constant, shown, unknown
@@ -26,7 +33,7 @@ FORMAT, VERSION = "meshwright-measurements", 1
 HEADER = {"format": FORMAT, "version": VERSION}
 
 PATIENCE = 10.0
-"""Seconds to wait for another process that adds to the same file."""
+"""How many seconds to wait for another process that adds to the same file."""
 
 MAX_TEXT = 2**27
 """The most bytes of a file of measurements."""
@@ -38,7 +45,7 @@ DEFAULT_PROGRAM = "default"
 """In place of a program: the library's own collective over the whole group."""
 
 SEND = "send"
-"""In place of a program: devices of one instance of a level send the payload to their fellows in the next."""
+"""In place of a program: devices of one instance of a level send the payload to their counterparts in the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +72,17 @@ class Measurement:
 
     @property
     def id(self) -> str:
-        """What tells measurements apart: everything but what was measured."""
+        """What tells measurements apart: everything but the results. It is in files, so its form must not change."""
         return json.dumps(
             [self.system, self.axes, self.matrix, self.over, self.goal, self.bytes, self.program, self.engine]
             + ([self.alone] if self.alone else []),
             sort_keys=True,
         )
+
+    def placement(self, system: System | None = None) -> Placement:
+        """Where the axes were, on the system of the measurement or on another one of the same shape."""
+        rows = tuple(as_tuple(row, int, "factors") for row in as_tuple(self.matrix, list, "rows"))
+        return Placement(system or system_of(self.system, "its system"), as_tuple(self.axes, str, "axes"), rows)
 
 
 class Records:
@@ -91,7 +103,7 @@ class Records:
             raise
 
     def _lock(self) -> None:
-        """Be the only one to add to the file; one that was killed may take a moment to be gone."""
+        """Be the only process that adds to the file; one that was just killed may take a moment to be gone."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -108,7 +120,7 @@ class Records:
                 return
 
     def _load(self) -> int:
-        """Take over what the file has, and cut off a torn last line; how many bytes are left."""
+        """Read what the file has, and cut off a torn last line; returns how many bytes are left."""
         text = _text(self.path)
         size, whole = len(text), text.rfind(b"\n") + 1
         if whole == 0 and not _line(HEADER).startswith(text):
@@ -136,7 +148,7 @@ class Records:
         handle, text = self._file.fileno(), _line(line)
         before = os.fstat(handle).st_size
         try:
-            while text:  # a disk that gets full takes a part of it
+            while text:  # a disk that is getting full takes only some of it
                 text = text[os.write(handle, text) :]
             os.fsync(handle)
         except OSError as error:
@@ -211,8 +223,7 @@ def _measurement(document: Any) -> Measurement:
     system = system_of(found.system, "its system")
     for key in ("program", "engine"):
         check_type(getattr(found, key), str, f"a text for {key!r}")
-    rows = tuple(as_tuple(row, int, "factors") for row in as_tuple(found.matrix, list, "rows"))
-    Placement(system, as_tuple(found.axes, str, "axes"), rows)
+    found.placement(system)
     for axis in Reduction(as_tuple(found.over, str, "axes"), found.bytes, goal=as_goal(found.goal)).axes:
         if axis not in found.axes:
             raise SpecError(unknown("axis", axis, found.axes))

@@ -3,6 +3,10 @@
 One namespace, the fabric, holds a bridge for each instance of a level that has devices inside, and one for the top.
 Each device has a namespace of its own with a single interface. Every link is shaped in both directions, so that the
 links and not the processors are the bottleneck.
+
+For example, node=2,gpu=2 in the testbed `x` has the namespaces mw-x (the fabric) and mw-x-0 to mw-x-3. In the fabric
+are the bridges top, b0-0 and b0-1. Node 0 hangs on the top by a pair of interfaces: u0-0 at the bridge b0-0 sends
+outwards, d0-0 at the top sends inwards. Device 3 hangs on b0-1 by its eth0, in mw-x-3, and p3, in the fabric.
 """
 
 from collections.abc import Iterator
@@ -36,7 +40,7 @@ kernel cuts segments, which takes twice the processor time.
 """
 
 TAP_QUEUE = 10_000
-"""Packets that may wait for the relay."""
+"""How many packets may wait for the relay."""
 
 SPLIT_BURST = 18_000
 """On shared links segments are cut to this size: with whole ones a slow link would serve its flows in long turns."""

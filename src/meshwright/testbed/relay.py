@@ -2,9 +2,15 @@
 
     python -m meshwright.testbed.relay NAME     # `up` starts it, where a level has latency
 
-What is sent to a device leaves the switches through a TAP interface, which hands it to this process; a second one in
-the device's namespace takes it from there. How long it is held depends on the level at which sender and receiver part.
-The kernel's `netem` does the like, but many kernels are built without it; TAP they have.
+What is sent to a device leaves the switches through a TAP interface, which hands it to this process. A second TAP
+interface, in the device's namespace, takes it from there. How long a packet is held depends on the outermost level at
+which sender and receiver are in different instances. The kernel's `netem` does the same, but many kernels are built
+without it; all have TAP.
+
+For example, on node=2@20Mbit/s+2ms,gpu=2@200Mbit/s+1ms device 0 sends to device 1 and to device 3. Both packets leave
+device 0 through eth0 and cross the shaped links. The one to device 1, on the same node, arrives at the TAP interface
+t1, is held for 1 ms, and then written to in0 of device 1. The one to device 3, on the other node, arrives at t3 and is
+held for 2 ms.
 """
 
 import fcntl
@@ -16,6 +22,7 @@ import struct
 import sys
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from meshwright.testbed.bed import known
 from meshwright.testbed.build import TUN, enter
@@ -30,8 +37,19 @@ SOURCE = slice(10 + 14 + 12, 10 + 14 + 16)
 """Where a packet has the address of its sender: behind 10 bytes about offloading and the Ethernet header."""
 
 LARGEST = 1 << 17
+"""No packet has more bytes."""
+
 PRIORITY = 10
-"""In real time, or ranks that compute would add to the latency."""
+"""Of a real-time process: otherwise ranks that compute would add to the latency."""
+
+
+class Held(NamedTuple):
+    """A packet that waits. Packets are sorted by their time, and by number, so that none overtakes another."""
+
+    until: float
+    number: int
+    device: int
+    packet: bytes
 
 
 def relay(network: Network) -> None:
@@ -47,10 +65,10 @@ def relay(network: Network) -> None:
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     _say_ready()
-    held: list[tuple[float, int, int, bytes]] = []  # until when, a number, for whom, what
+    held: list[Held] = []  # a heap
     number = 0
     while True:
-        patience = max(0.0, held[0][0] - time.monotonic()) if held else None
+        patience = max(0.0, held[0].until - time.monotonic()) if held else None
         for handle in select.select(list(arriving), [], [], patience)[0]:
             device = arriving[handle]
             now = time.monotonic()
@@ -58,16 +76,16 @@ def relay(network: Network) -> None:
                 while True:
                     packet = os.read(handle, LARGEST)
                     wait = latencies[packet[SOURCE]][device] if packet[SOURCE] in latencies else 0.0
-                    heapq.heappush(held, (now + wait, number, device, packet))
+                    heapq.heappush(held, Held(now + wait, number, device, packet))
                     number += 1
-        while held and held[0][0] <= time.monotonic():
-            _, _, device, packet = heapq.heappop(held)
-            with suppress(OSError):  # as a network would, it loses what the device cannot take
-                os.write(inboxes[device], packet)
+        while held and held[0].until <= time.monotonic():
+            due = heapq.heappop(held)
+            with suppress(OSError):  # what a device cannot take is lost, as in any network
+                os.write(inboxes[due.device], due.packet)
 
 
 def _attach(namespace: str, interface: str) -> int:
-    """The handle through which the packets of a TAP interface are read and written, none of them cut."""
+    """The handle through which whole packets of a TAP interface are read and written."""
     enter(namespace)
     handle = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(handle, ATTACH, struct.pack("16sH22x", interface.encode(), TAP))
@@ -76,7 +94,7 @@ def _attach(namespace: str, interface: str) -> int:
 
 
 def _say_ready() -> None:
-    """Whoever started this reads until the end of its output: that is now."""
+    """Close the output: the process that started this one reads until its end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
