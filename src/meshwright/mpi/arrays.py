@@ -39,7 +39,7 @@ def as_array(buffer: Any, *, written: bool) -> Array:
 
 
 def check_array(goal: Goal, array: Array, op: str) -> None:
-    """Refuse an array or an operation that cannot be."""
+    """Refuse an array or an operation that is not supported."""
     check_operation(op)
     if array.dtype.hasobject:
         raise EngineError("arrays of Python objects cannot be sent")

@@ -240,6 +240,6 @@ def _end_job() -> None:
 
 
 def _library() -> str:
-    """The MPI library, as profiles call it."""
+    """The name of this MPI library in the cost model."""
     name = MPI.get_vendor()[0]
     return "openmpi" if name == "Open MPI" else name

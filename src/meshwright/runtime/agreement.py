@@ -15,7 +15,7 @@ from meshwright.system.model import System
 
 
 def digest(plan: Plan) -> str:
-    """A short text: plans that would run differently have different ones."""
+    """A short text that differs between plans that would run differently."""
     text = json.dumps([[level.count for level in plan.placement.system.levels], plan.document()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -25,7 +25,7 @@ def introduce(
 ) -> tuple[dict[str, Any], list[Role]]:
     """What a rank says of itself when ranks compare their plans, and its roles in the plan's reductions.
 
-    What is wrong with its own plan is said too, so that all hear of it.
+    A fault of its own plan is included, so that all ranks raise it.
     """
     said: dict[str, Any] = {"plan": "", "seat": at, "check": check, "fault": ""}
     try:
@@ -151,7 +151,7 @@ class CallCheck:
         return f"{self.key}/{self.calls}"
 
     def judge(self, calls: dict[int, Any]) -> str:
-        """Say who called differently."""
+        """The message that names the ranks that called differently; empty if none did."""
         first = self.ranks[0]
         if different := [rank for rank in self.ranks if calls[rank][0] != calls[first][0]]:
             theirs = f"{rank_list(different)} {calls[different[0]][0]}"

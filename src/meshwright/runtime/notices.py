@@ -15,7 +15,7 @@ class Notices:
     """
 
     LIBRARIES = ("nccl", "gloo", "openmpi")
-    """The profiles that stand for one library; others may be meant for any."""
+    """The cost model's libraries that stand for one real library; others, like `ring`, may be meant for any."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
         """Nothing is said yet."""
@@ -50,4 +50,4 @@ class Notices:
         frame, level = sys._getframe(), 1
         while frame.f_back is not None and frame.f_globals["__name__"].startswith("meshwright."):
             frame, level = frame.f_back, level + 1
-        warnings.warn(text, MeshwrightWarning, stacklevel=level)  # names the line of the user's that called
+        warnings.warn(text, MeshwrightWarning, stacklevel=level)  # names the user's line that made the call

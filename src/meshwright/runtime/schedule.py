@@ -225,12 +225,19 @@ class _Call:
 
     @property
     def moves_on(self) -> bool:
-        """Whether the result is in another buffer than what was there before."""
+        """Whether it writes its result to another buffer than the one it reads."""
         return self.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER) or self.taken == 0
 
 
 def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_with_nothing: bool) -> Schedule:
-    """Choose the buffers: no move writes to what it reads, and the last one writes to where the result goes."""
+    """Choose the buffers of all moves. No hop (a move from one buffer to another) writes to the buffer that it reads,
+    and the last one writes to where the result belongs, `home`.
+
+    For example, an all-reduce in place by ReduceScatter, AllReduce, AllGather has two hops, as AllReduce stays in its
+    buffer: ReduceScatter writes to SCRATCH, AllGather to INPUT. By ReduceScatter, ReduceScatter, AllGather it has
+    three: counted from the end they write to INPUT, SCRATCH and INPUT again; but the first one reads INPUT, so it
+    writes to SCRATCH + 1 instead.
+    """
     moves = list(moves)
     in_place = goal in IN_PLACE
     home = INPUT if in_place else OUTPUT
@@ -239,8 +246,7 @@ def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_
     if not ends_with_nothing and ((in_place and len(hops) == 1 and reads_input) or (not in_place and not hops)):
         hops.append(len(moves))
         moves.append(_Copy((blocks,), (0,)))
-    # From the end: the result goes home, what is read for it comes from elsewhere, what is read for that from home or
-    # elsewhere again; only the tensor itself must not be written to while it is read.
+    # From the end: the last hop writes to home, the hops before it to the two buffers of `away` in turn.
     away = (SCRATCH, INPUT if in_place else SCRATCH + 1)
     targets = {k: away[(back - 1) % 2] if back else home for back, k in enumerate(reversed(hops))}
     if reads_input and targets[hops[0]] == INPUT:

@@ -35,7 +35,7 @@ _LAUNCHERS = (
 
 
 def seat(environment: Mapping[str, str]) -> Seat | None:
-    """The seat that a launcher tells in the environment; None where none does."""
+    """The seat that a launcher's variables in the environment give; None if there are none."""
     for rank, size in _LAUNCHERS:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             return Seat(int(environment[rank]), int(environment[size]))
@@ -43,10 +43,10 @@ def seat(environment: Mapping[str, str]) -> Seat | None:
 
 
 def layout_fault(system: System, seats: Mapping[int, Seat | None]) -> str:
-    """What is wrong with where the ranks are; empty if they can be what the plan takes them for.
+    """What is wrong with the ranks' seats; empty if they fit the system.
 
-    Hosts must be the instances of one of the system's levels, with ranks in order. All ranks on one host are fine
-    too, and a host each: which of its levels the hosts are, a system does not say.
+    Hosts must be the instances of one of the system's levels, with ranks in order. All ranks on one host, or each on a
+    host of its own, are fine too: a system does not say which of its levels are hosts.
     """
     counts = system.counts
     fitting = sorted({prod(counts[k:]) for k in range(len(counts) + 1)}, reverse=True)

@@ -15,18 +15,18 @@ class Interrupted(BaseException):
     """A signal asked this process to end."""
 
     def __init__(self, number: int) -> None:
-        """Put down which."""
+        """`number` is that of the signal."""
         self.number = number
         super().__init__(f"interrupted by {signal.Signals(number).name}")
 
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Have the signals that ask to end raise `Interrupted` meanwhile, so that what was begun is cleaned up.
+    """Inside this block, signals that ask the process to end raise `Interrupted`, so that it can clean up.
 
-    Only the first one does: what cleans up is not interrupted in turn. SIGQUIT still ends the process at once.
+    Only the first signal does, so that cleaning up is not interrupted. SIGQUIT still ends the process at once.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
 
@@ -59,7 +59,7 @@ def fork(work: Callable[[], int | None], end: Callable[[int], object] = os._exit
     Returns the process id; only the parent returns. A signal that comes during the fork is not lost, and does not make
     the child clean up what is its parent's.
     """
-    sys.stdout.flush()  # or the child would write it again
+    sys.stdout.flush()  # otherwise the child would write the same text again
     sys.stderr.flush()
     with holding_back():
         pid = os.fork()

@@ -15,7 +15,7 @@ TIMEOUT = 300.0
 
 
 def check_timeout(timeout: float) -> float:
-    """Refuse what is not a time to wait; longer than thirty years is never."""
+    """Refuse a timeout that is not a number of seconds, or is longer than about thirty years."""
     if not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
         raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0 and below 1e9")
     return timeout
@@ -74,7 +74,7 @@ class Watchdog:
                 file=sys.stderr,
                 flush=True,
             )
-        finally:  # also where nobody reads what is said
+        finally:  # even if stderr cannot be written to
             os._exit(3)
 
 

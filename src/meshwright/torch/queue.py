@@ -14,7 +14,7 @@ Job = Callable[[], torch.Tensor]
 
 
 class Work:
-    """A call that is on its way."""
+    """A call under way."""
 
     def __init__(self, future: "torch.futures.Future[torch.Tensor]") -> None:
         """Wrap the future of the result."""

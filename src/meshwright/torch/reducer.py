@@ -253,7 +253,7 @@ class Reducer:
             give_back(self._groups)
 
     def _refuse(self, goal: Goal, tensor: torch.Tensor, op: str, name: str = "the tensor") -> str:
-        """Complain about a tensor or an operation that cannot be; otherwise name the backend for it."""
+        """Refuse a tensor or an operation that is not supported; otherwise return the tensor's backend."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise EngineError(f"expected a dense tensor, not {getattr(tensor, 'layout', type(tensor).__name__)}")
         check_operation(op)

@@ -131,20 +131,20 @@ class StoreChannel:
             raise EngineError(verdict, agreed=agreed)
 
     def announce(self, key: str, value: Any) -> None:
-        """Say something in an agreement without waiting for it; of the first rank, it is the verdict."""
+        """Publish a value in an agreement without waiting for the others; the first rank's is the verdict."""
 
         def tell(line: Line, _: threading.Event) -> None:
             line.set(f"{key}/{self.rank}", json.dumps(value))
             if self.rank == self.ranks[0]:
                 line.set(f"{key}/verdict", json.dumps([f"rank {self.rank} {value[0]}", True]))
 
-        with contextlib.suppress(EngineError):  # nobody is there to hear it
+        with contextlib.suppress(EngineError):  # the store is gone, and so are its readers
             in_time(self.store, 0.0, self.rank, tell)
 
     def _collect(
         self, key: str, before: str | None, value: Any, judge: Judge, line: Line, stop: threading.Event
     ) -> tuple[str, bool]:
-        """What the first rank does: it hears everyone, and says the verdict."""
+        """What the first rank does: it collects the values of all ranks, and publishes the verdict."""
         line.set(f"{key}/{self.rank}", json.dumps(value))
         keys = {f"{key}/{each}": each for each in self.ranks}
         if not line.arrive(list(keys), self.patience.collect, stop) and self.wake is not None:
@@ -165,7 +165,7 @@ class StoreChannel:
         return verdict, not missing
 
     def _listen(self, key: str, value: Any, line: Line, stop: threading.Event) -> tuple[str, bool]:
-        """What the other ranks do: they say their value, and hear the verdict."""
+        """What the other ranks do: they publish their value, and wait for the verdict."""
         line.set(f"{key}/{self.rank}", json.dumps(value))
         if not line.arrive([f"{key}/verdict"], self.patience.listen, stop):
             return f"rank {self.rank} heard nothing from rank {self.ranks[0]} for {self.patience.listen:g} s", False
@@ -176,7 +176,7 @@ class StoreChannel:
 
 
 def leave(store: Store, world: int, rank: int, key: str, patience: float) -> None:
-    """Need the store no more. Rank 0, whose process may be the one that has it, goes when all others have said so."""
+    """Say that this rank needs the store no more. Rank 0, whose process may have the store, waits for all others."""
     others = [f"{key}/left/{other}" for other in range(1, world)]
 
     def go(line: Line, stop: threading.Event) -> None:
@@ -247,6 +247,6 @@ def _hang_up(store: Store) -> None:
 
 
 def _address(text: Any) -> IPv4Address | IPv6Address:
-    """An address, without the clothes that IPv4 wears on an IPv6 socket."""
+    """An address; that of IPv4 on an IPv6 socket, ::ffff:10.0.0.1, as plain 10.0.0.1."""
     address = ip_address(str(text).partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
