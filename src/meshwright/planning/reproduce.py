@@ -1,18 +1,20 @@
 """The P2 paper's evaluation, repeated with the model: its two machines, its placements and reductions, its figures."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeVar
 
 from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import Goal, flat_program
 from meshwright.language.program import all_steps
 from meshwright.language.semantics import RuleBrokenError, apply_step
+from meshwright.language.semantics import State as ExactState
 from meshwright.language.semantics import end_state as exact_end
 from meshwright.language.semantics import start_state as exact_start
-from meshwright.language.symbolic import end_state, hopeless, start_state, successors
+from meshwright.language.symbolic import State, end_state, hopeless, start_state, successors
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import placements
@@ -20,6 +22,8 @@ from meshwright.system.model import System
 from meshwright.system.read import preset
 
 MACHINES = ("gcp-a100:2", "gcp-a100:4", "gcp-v100:2", "gcp-v100:4")
+
+S = TypeVar("S", bound=Hashable)
 
 WIN = 1.01
 """A program beats the default if it is at least this many times faster."""
@@ -131,50 +135,44 @@ class SearchCost:
 
 
 def search_costs(levels: int, max_steps: int = MAX_STEPS) -> list[SearchCost]:
-    """The same search with more and more techniques; the exact one has groups of two at each level."""
-    radices = (2,) * levels
+    """The search for all programs of an all-reduce with more and more techniques; the exact one for groups of two."""
+    goal, radices = Goal.ALL_REDUCE, (2,) * levels
 
-    def exact() -> int:
-        seen = {exact_start(Goal.ALL_REDUCE, 2**levels)}
-        frontier = set(seen)
-        end = exact_end(Goal.ALL_REDUCE, 2**levels)
-        for _ in range(max_steps - 1):
-            reached = set()
-            for state in frontier - {end}:
-                for step in all_steps(levels):
-                    try:
-                        reached.add(apply_step(state, step, radices))
-                    except RuleBrokenError:
-                        continue
-            frontier = reached - seen
-            seen |= reached
-        return len(seen)
+    def exact(state: ExactState) -> Iterator[ExactState]:
+        for step in all_steps(levels):
+            try:
+                yield apply_step(state, step, radices)
+            except RuleBrokenError:
+                continue
 
-    def symbolic(prune: bool) -> int:
-        seen = {start_state(Goal.ALL_REDUCE, levels)}
-        frontier = set(seen)
-        end = end_state(Goal.ALL_REDUCE, levels)
-        for _ in range(max_steps - 1):
-            reached = {
-                after
-                for state in frontier - {end}
-                for _, after in successors(state, levels)
-                if not (prune and hopeless(after, levels))
-            }
-            frontier = reached - seen
-            seen |= reached
-        return len(seen)
+    def symbolic(state: State) -> Iterator[State]:
+        return (after for _, after in successors(state, levels))
 
-    found = []
+    def pruned(state: State) -> Iterator[State]:
+        return (after for after in symbolic(state) if not hopeless(after, levels))
+
+    start, end = start_state(goal, levels), end_state(goal, levels)
     techniques: dict[str, Callable[[], int]] = {
-        "exact states": exact,
-        "symbolic states": lambda: symbolic(False),
-        "symbolic states, hopeless ones pruned": lambda: symbolic(True),
+        "symbolic states": lambda: _states_seen(start, end, symbolic, max_steps),
+        "symbolic states, hopeless ones pruned": lambda: _states_seen(start, end, pruned, max_steps),
     }
+    if levels <= 3:
+        first, last = exact_start(goal, 2**levels), exact_end(goal, 2**levels)
+        techniques = {"exact states": lambda: _states_seen(first, last, exact, max_steps), **techniques}
+    found = []
     for name, search in techniques.items():
-        if name == "exact states" and levels > 3:
-            continue
         begin = time.perf_counter()
         states = search()
         found.append(SearchCost(levels, name, states, time.perf_counter() - begin))
     return found
+
+
+def _states_seen(start: S, end: S, after: Callable[[S], Iterable[S]], max_steps: int) -> int:
+    """How many states a search in breadth sees before the last step, which can only lead to the end."""
+    seen = {start}
+    frontier = {start}
+    for _ in range(max_steps - 1):
+        reached = {one for state in frontier - {end} for one in after(state)}
+        frontier = reached - seen
+        seen |= reached
+    return len(seen)
