@@ -8,7 +8,7 @@ from statistics import median
 from meshwright.cost.library import Library
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.language.goals import PROGRAM_GOALS, Goal
-from meshwright.language.program import Collective
+from meshwright.language.program import ROOTED, Collective
 from meshwright.measure.bench import Case, case_of
 from meshwright.measure.records import SEND, Measurement, check_seconds
 from meshwright.placement.placement import Placement
@@ -61,7 +61,7 @@ def microbenchmarks(system: System, library: Library, sizes: Sequence[int], root
         sends = tuple((device, device + inside) for device in range(inside))
         for size in sizes:
             for goal in PROGRAM_GOALS:
-                if goal in (Goal.REDUCE, Goal.BROADCAST) and not rooted:
+                if goal.flat in ROOTED and not rooted:
                     continue
                 reduction = Reduction((level.name,), size, goal=goal)
                 case = replace(case_of(placement, reduction, library, [f"{goal.flat} all"]), numbers=(0,))

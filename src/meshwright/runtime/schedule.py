@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 
-from meshwright.language.goals import Goal, as_goal
+from meshwright.language.goals import Goal, Holding, as_goal
 from meshwright.language.program import Collective, Program, check_fits
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.radix import digits_of, number_of
@@ -22,7 +22,7 @@ INPUT, OUTPUT, SCRATCH = 0, 1, 2
 more.
 """
 
-IN_PLACE = frozenset({Goal.ALL_REDUCE, Goal.REDUCE, Goal.BROADCAST})
+IN_PLACE = frozenset(goal for goal in Goal if goal.in_place)
 """The goals whose result takes the place of the tensor."""
 
 SEARCHED = 5
@@ -100,7 +100,7 @@ def schedule(program: Program, hierarchy: Hierarchy, device: int, goal: Goal | s
 
 def _starts(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[Order]:
     """The orders in which a whole tensor may be cut into blocks."""
-    if goal not in IN_PLACE:
+    if not goal.in_place:
         return [tuple(range(len(hierarchy.radices)))]
     scattered = [step.grouping for step in program.steps if step.collective is Collective.REDUCE_SCATTER]
     cut = sorted({level for grouping in scattered for level in range(grouping.first, grouping.last + 1)})
@@ -135,9 +135,9 @@ class _Lowering:
         return prod(self.radices[level] for level in order)
 
     def at_start(self) -> list[Order | None]:
-        if self.goal is Goal.ALL_GATHER:
+        if self.goal.start is Holding.PART:
             return [()] * len(self.kinds)
-        if self.goal is Goal.BROADCAST:
+        if self.goal.start is Holding.ROOT:
             return [*[None] * (len(self.kinds) - 1), self.start]
         return [self.start] * len(self.kinds)
 
@@ -169,7 +169,7 @@ class _Lowering:
     def finish(self) -> None:
         reorders = {}
         for kind, held in enumerate(self.orders[-1]):
-            if held is not None and self.goal is not Goal.REDUCE_SCATTER and held != self.start:
+            if held is not None and self.goal.end is not Holding.PART and held != self.start:
                 reorders[kind] = held, self.start
         self.reorders.append(reorders)
 
@@ -239,7 +239,7 @@ def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_
     writes to SCRATCH + 1 instead.
     """
     moves = list(moves)
-    in_place = goal in IN_PLACE
+    in_place = goal.in_place
     home = INPUT if in_place else OUTPUT
     hops = [k for k, move in enumerate(moves) if isinstance(move, _Copy) or move.moves_on]
     reads_input = bool(hops) and not _receives(moves[hops[0]])

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshwright.errors import EngineError
 from meshwright.jax import Reducer, factor_mesh
-from meshwright.language.goals import Goal
+from meshwright.language.goals import Goal, Holding
 from meshwright.measure.trials.trial import Array, Payload
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
@@ -67,9 +67,9 @@ class JaxRunner:
     def prepare(self, payload: Payload) -> None:
         """Make the data, and compile both functions."""
         self._payload = payload
-        columns = (
-            part_length(payload.length, len(payload.group(0)), 0) if payload.goal is Goal.ALL_GATHER else payload.length
-        )
+        columns = payload.length
+        if payload.goal.start is Holding.PART:
+            columns = part_length(payload.length, len(payload.group(0)), 0)
         ranks = {row: rank for rank, row in self._row.items()}
 
         def row(index: Any) -> Array:
@@ -87,12 +87,8 @@ class JaxRunner:
         return jax.jit(mapped).lower(self._rows).compile()
 
     def _program(self, row: Any) -> Any:
-        number = self._payload.number
-        if self._payload.goal is Goal.ALL_REDUCE:
-            return self._reducer.all_reduce(row, over=number)
-        if self._payload.goal is Goal.REDUCE_SCATTER:
-            return self._reducer.reduce_scatter(row, over=number)
-        return self._reducer.all_gather(row, over=number)
+        method = getattr(self._reducer, self._payload.goal.replace("-", "_"))
+        return method(row, over=self._payload.number)
 
     def _default(self, row: Any) -> Any:
         levels = self._reducer.levels(self.plan.reductions[self._payload.number])
@@ -132,9 +128,8 @@ class JaxRunner:
         rows = {self._rank[shard.device]: np.asarray(shard.data)[0] for shard in self._left.addressable_shards}
         results: list[Array | None] = []
         for rank in self.ranks:
-            length = self._payload.length
-            if self._payload.goal is Goal.REDUCE_SCATTER:
-                length = self._payload.part_length(rank)
+            part = self._payload.goal.end is Holding.PART
+            length = self._payload.part_length(rank) if part else self._payload.length
             results.append(rows[rank][:length])
         return results
 

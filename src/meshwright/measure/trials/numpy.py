@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import EngineError
-from meshwright.language.goals import Goal, flat_program
+from meshwright.language.goals import Holding, flat_program
 from meshwright.language.interpreter import run_program
 from meshwright.measure.trials.trial import Array, Payload, check_memory
 from meshwright.planning.plan import Plan
-from meshwright.runtime.schedule import IN_PLACE
 
 
 class NumpyRunner:
@@ -43,12 +42,12 @@ class NumpyRunner:
         planned = self.plan.reductions[self._payload.number]
         hierarchy, goal = self.plan.hierarchy(planned), planned.communication.goal
         programs = [flat_program(goal, len(hierarchy.names)) if default else planned.program]
-        if not default and goal in IN_PLACE:
+        if not default and goal.in_place:
             programs = [program for program, chunks in planned.shares for _ in range(chunks)]
         left: list[Array | None] = [None] * len(self.ranks)
         started = time.perf_counter()
         for group in self.plan.placement.groups(planned.communication.axes):
-            inputs = [None if goal is Goal.BROADCAST and rank != group[0] else self._given[rank] for rank in group]
+            inputs = [None if goal.start is Holding.ROOT and rank != group[0] else self._given[rank] for rank in group]
             pieces: list[list[Array | None]] = [
                 [None] * len(programs) if one is None else list(np.array_split(one, len(programs))) for one in inputs
             ]

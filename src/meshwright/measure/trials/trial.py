@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import SpecError, TooLargeError
-from meshwright.language.goals import Goal
+from meshwright.language.goals import Goal, Holding
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
@@ -54,25 +54,24 @@ class Payload:
 
     def given(self, rank: int) -> Array:
         """What a rank gives."""
-        length = self.length
-        if self.goal is Goal.ALL_GATHER:
-            length = self.part_length(rank)
+        length = self.part_length(rank) if self.goal.start is Holding.PART else self.length
         return _drawn(self.number, rank, length, self.dtype)
 
     def expected(self, rank: int) -> Array | None:
         """What a rank must have in the end; None where it is left with nothing."""
         group = self.group(rank)
-        if self.goal is Goal.BROADCAST:
-            return self.given(group[0])
-        if self.goal is Goal.ALL_GATHER:
-            return np.concatenate([self.given(member) for member in group])
-        if self.goal is Goal.REDUCE and rank != group[0]:
+        if self.goal.end is Holding.ROOT and rank != group[0]:
             return None
-        total = _total(self.number, group, self.length, self.dtype)
-        if self.goal is Goal.REDUCE_SCATTER:
+        if self.goal.reduces:
+            whole = _total(self.number, group, self.length, self.dtype)
+        elif self.goal.start is Holding.PART:
+            whole = np.concatenate([self.given(member) for member in group])
+        else:
+            whole = self.given(group[0])
+        if self.goal.end is Holding.PART:
             start = group.index(rank) * part_length(self.length, len(group), 0)
-            return total[start : start + self.part_length(rank)]
-        return total
+            return whole[start : start + self.part_length(rank)]
+        return whole
 
 
 def _drawn(number: int, rank: int, length: int, dtype: str) -> Array:
@@ -172,7 +171,7 @@ def program_call(reducer: Any, payload: Payload, whole: Any) -> Callable[[Any], 
     one.
     """
     method = getattr(reducer, payload.goal.replace("-", "_"))
-    more = {"out": whole} if payload.goal is Goal.ALL_GATHER else {}
+    more = {"out": whole} if payload.goal.start is Holding.PART else {}
     return partial(method, over=payload.number, **more)
 
 
