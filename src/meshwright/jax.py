@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import EngineError
-from meshwright.language.goals import Goal
+from meshwright.language.goals import Goal, Holding
 from meshwright.language.program import ROOTED, Collective, Step, step_text
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, Planned
@@ -108,37 +108,37 @@ class Reducer:
     def _run(self, goal: Goal, flat: Any, op: str, over: Over) -> Any:
         check_operation(op)
         check_average(op, jnp.issubdtype(flat.dtype, jnp.inexact), flat.dtype)
-        number = self._choose(goal, over, flat.nbytes, goal is Goal.ALL_GATHER)
+        number = self._choose(goal, over, flat.nbytes, goal.start is Holding.PART)
         role = self._roles[number]
         levels = self.levels(role.planned)
         names = [name for level in levels for name in level]
         self._check_mesh(names)
-        if op in ("sum", "avg") and goal is not Goal.ALL_GATHER:
+        if op in ("sum", "avg") and goal.reduces:
             _check_varying(role.planned, flat, names)
         if flat.size == 0:
             return flat
         size = len(role.ranks)
-        if goal is Goal.REDUCE_SCATTER:
+        if goal.end is Holding.PART:
             flat = jnp.pad(flat, (0, -flat.size % size))
-        length = flat.size * (size if goal is Goal.ALL_GATHER else 1)
+        length = flat.size * (size if goal.start is Holding.PART else 1)
         cut = role.cut(length, flat.dtype.itemsize)
         self._notices.chunks(number, len(cut), length * flat.dtype.itemsize)
         if len(cut) == 1:
             flat = self._program(cut[0].flow, flat, levels, op)
         else:
             # Chunks do not depend on each other, so XLA may let their steps overlap.
-            seen = flat.reshape(size, -1) if goal is Goal.REDUCE_SCATTER else flat.reshape(1, -1)
+            seen = flat.reshape(size, -1) if goal.end is Holding.PART else flat.reshape(1, -1)
             pieces = []
             for flow, start, stop in cut:
                 piece = self._program(flow, seen[:, start:stop].reshape(-1), levels, op)
-                if goal is Goal.ALL_REDUCE:
+                if goal.in_place:
                     piece = piece[: stop - start]
-                pieces.append(piece.reshape(size if goal is Goal.ALL_GATHER else 1, -1))
+                pieces.append(piece.reshape(size if goal.start is Holding.PART else 1, -1))
             flat = jnp.concatenate(pieces, axis=1).reshape(-1)
         return flat / size if op == "avg" else flat
 
     def _program(self, flow: Flow, flat: Any, levels: list[list[str]], op: str) -> Any:
-        if flow.schedule.goal is not Goal.ALL_GATHER:
+        if flow.schedule.goal.start is not Holding.PART:
             flat = jnp.pad(flat, (0, -flat.size % flow.schedule.blocks))
         for move in flow.schedule.moves:
             if isinstance(move, Copy):

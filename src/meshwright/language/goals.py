@@ -134,7 +134,3 @@ def flat_program(goal: Goal, levels: int) -> Program:
         return Program(())
     assert goal.flat is not None
     return Program((Step(goal.flat, Grouping(0, levels - 1)),))
-
-
-REDUCING = frozenset(goal for goal in Goal if goal.reduces)
-"""The goals that reduce; the others only move data."""

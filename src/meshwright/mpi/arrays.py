@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import EngineError
-from meshwright.language.goals import REDUCING, Goal
+from meshwright.language.goals import Goal
 from meshwright.runtime.calls import check_average, check_operation
 from meshwright.runtime.payload import Arrays
 
@@ -43,7 +43,7 @@ def check_array(goal: Goal, array: Array, op: str) -> None:
     check_operation(op)
     if array.dtype.hasobject:
         raise EngineError("arrays of Python objects cannot be sent")
-    if goal in REDUCING:
+    if goal.reduces:
         if not array.dtype.isnative or array.dtype.char not in KNOWN:
             raise EngineError(
                 f"MPI cannot reduce {array.dtype}; it can reduce native integers, float32, float64 and complex numbers"

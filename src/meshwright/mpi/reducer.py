@@ -21,7 +21,7 @@ from meshwright.runtime.calls import Calls, Prepared
 from meshwright.runtime.choose import Over
 from meshwright.runtime.payload import Divide, Payload, Room
 from meshwright.runtime.role import Flow, LaneGroup, Role, plan_groups
-from meshwright.runtime.schedule import IN_PLACE, Call
+from meshwright.runtime.schedule import Call
 from meshwright.runtime.seats import Seat
 from meshwright.runtime.waiting import TIMEOUT, Watchdog, check_timeout
 from meshwright.runtime.walk import take_turns, walk_alone
@@ -180,7 +180,7 @@ class Reducer:
         if self._broken:
             raise EngineError(f"a call before failed, so the ranks may be out of step: {self._broken}")
         try:
-            array = as_array(buffer, written=goal in IN_PLACE)
+            array = as_array(buffer, written=goal.in_place)
             into = None if out is None else as_array(out, written=True)
             check_array(goal, array, op)
             call = self._calls.prepare(goal, array, into, op, over)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from meshwright.errors import EngineError
-from meshwright.language.goals import REDUCING, Goal
+from meshwright.language.goals import Goal, Holding
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.choose import Chooser, Over
@@ -68,17 +68,17 @@ class Calls:
         out: where an all-gather is to put its result, if the caller says so.
         """
         arrays, whole = self.arrays, given if out is None else out
-        is_part = goal is Goal.ALL_GATHER and out is None
+        is_part = goal.start is Holding.PART and out is None
         number = self.choose(goal, over, whole.nbytes, is_part)
         role = self.roles[number]
         size = len(role.ranks)
         length = length_of(whole) * (size if is_part else 1)
         mine = part_length(length, size, role.ranks.index(self.rank))
         result = kept = given
-        if goal is Goal.REDUCE_SCATTER:
+        if goal.end is Holding.PART:
             result = arrays.empty(part_length(length, size, 0), given)
             kept = result[:mine]
-        elif goal is Goal.ALL_GATHER:
+        elif goal.start is Holding.PART:
             if (has := length_of(given)) != mine:
                 raise EngineError(
                     f"rank {self.rank} gives {has} elements, but its part of {length} over {size} ranks has {mine}"
@@ -86,7 +86,7 @@ class Calls:
             if arrays.kind(whole) != arrays.kind(given):
                 raise EngineError(f"out is {arrays.kind(whole)}, the part is {arrays.kind(given)}")
             result = kept = arrays.empty(length, given) if out is None else out
-        kind = op if goal in REDUCING else "any"
+        kind = op if goal.reduces else "any"
         dtype = arrays.dtype(given)
         words = ("gives", str(length), "elements of", dtype, "to", goal, kind, "of", f"reduction {number}")
         cut = role.cut(length, given.itemsize)

@@ -7,9 +7,9 @@ from itertools import count
 from math import prod
 from typing import Any, Literal, NamedTuple
 
-from meshwright.language.goals import REDUCING, Goal
+from meshwright.language.goals import Holding
 from meshwright.runtime.role import Cut, Flow, Role, sizes
-from meshwright.runtime.schedule import IN_PLACE, INPUT, OUTPUT, SCRATCH, Call, Copy
+from meshwright.runtime.schedule import INPUT, OUTPUT, SCRATCH, Call, Copy
 
 Array = Any
 """An array of a library. What NumPy and PyTorch spell alike is used as it is: slices, `reshape`, `array[...] = other`,
@@ -113,8 +113,8 @@ class Payload:
         """Take `given` as input and `result` as output, which are the same array where the goal is in place."""
         self.goal, self.size = role.planned.communication.goal, len(role.ranks)
         self.arrays, self.given, self.result, self.divide = arrays, given, result, divide
-        in_place = self.goal in IN_PLACE
-        length = length_of(result if self.goal is Goal.ALL_GATHER else given)
+        in_place = self.goal.in_place
+        length = length_of(result if self.goal.start is Holding.PART else given)
         _, takes, gives = sizes(cut[0].flow.schedule, length)
         if in_place and len(cut) > 1:
             takes = gives = length
@@ -138,16 +138,16 @@ class Payload:
     def _chunk(self, cut: Cut, whole: bool, new: Callable[[int], Array]) -> Chunk:
         flow, start, stop = cut
         source, target, ranks = self.source, self.target, self.size
-        elements = (stop - start) * (1 if self.goal in IN_PLACE else ranks)
+        elements = (stop - start) * (1 if self.goal.in_place else ranks)
         width, takes, gives = sizes(flow.schedule, elements)
         before: Callable[[], object] = _nothing
         after: Callable[[], object] = _nothing
         if whole:
             taken, given = source, target
-        elif self.goal is Goal.REDUCE_SCATTER:
+        elif self.goal.end is Holding.PART:
             taken, given = new(takes), target[start:stop]
             before = partial(_copy, taken.reshape(ranks, -1), source.reshape(ranks, -1)[:, start:stop])
-        elif self.goal is Goal.ALL_GATHER:
+        elif self.goal.start is Holding.PART:
             taken, given = source[start:stop], new(gives)
             after = partial(_copy, target.reshape(ranks, -1)[:, start:stop], given.reshape(ranks, -1))
         elif takes != elements:
@@ -157,7 +157,7 @@ class Payload:
         else:
             taken = given = source[start:stop]
         buffers = [taken, given, *(new(blocks * width) for blocks in flow.schedule.scratch)]
-        if self.goal not in REDUCING:
+        if not self.goal.reduces:
             sent = [self.arrays.sendable(buffer) for buffer in buffers]
             width, buffers = width * taken.itemsize // sent[0].itemsize, sent
         return Chunk(self.arrays, flow, buffers, width, before, after)

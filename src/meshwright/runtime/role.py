@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import ceil, lcm
 from typing import NamedTuple
 
-from meshwright.language.goals import Goal
+from meshwright.language.goals import Holding
 from meshwright.language.program import Program, check_fits, device_groups, step_text
 from meshwright.language.semantics import check_program
 from meshwright.planning.plan import Plan, Planned
-from meshwright.runtime.schedule import IN_PLACE, Call, Copy, Schedule, schedule
+from meshwright.runtime.schedule import Call, Copy, Schedule, schedule
 from meshwright.runtime.words import rank_list
 
 
@@ -67,7 +67,7 @@ class Role:
         A chunk is not smaller than planned, so smaller payloads have fewer.
         """
         planned, flows = self.planned, self.flows
-        in_place, whole = planned.communication.goal in IN_PLACE, length * width
+        in_place, whole = planned.communication.goal.in_place, length * width
         if not in_place:
             length = part_length(length, len(self.ranks), 0)
         if planned.chunks == 1:
@@ -150,8 +150,8 @@ def plan_groups(plan: Plan) -> list[LaneGroup]:
 def sizes(todo: Schedule, length: int) -> tuple[int, int, int]:
     """How many elements there are in a block of a tensor, after padding; in what a schedule takes; in what it gives."""
     width = -(-length // todo.blocks)
-    taken = width if todo.goal is Goal.ALL_GATHER else width * todo.blocks
-    given = width if todo.goal is Goal.REDUCE_SCATTER else width * todo.blocks
+    taken = width if todo.goal.start is Holding.PART else width * todo.blocks
+    given = width if todo.goal.end is Holding.PART else width * todo.blocks
     return width, taken, given
 
 

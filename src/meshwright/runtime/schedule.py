@@ -22,9 +22,6 @@ INPUT, OUTPUT, SCRATCH = 0, 1, 2
 more.
 """
 
-IN_PLACE = frozenset(goal for goal in Goal if goal.in_place)
-"""The goals whose result takes the place of the tensor."""
-
 SEARCHED = 5
 """Up to this number of levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
 

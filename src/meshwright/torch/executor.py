@@ -10,7 +10,7 @@ import torch.distributed as dist
 from meshwright.errors import EngineError
 from meshwright.runtime.payload import Allocate, Arrays, Chunk, Divide, Payload
 from meshwright.runtime.role import Cut, Flow, LaneGroup, Role
-from meshwright.runtime.schedule import IN_PLACE, Call
+from meshwright.runtime.schedule import Call
 from meshwright.runtime.walk import Run, by_lane, finish, walk, walk_alone
 from meshwright.runtime.words import first_line
 from meshwright.torch.collectives import run_collective
@@ -56,7 +56,7 @@ class Executor:
         On CUDA tensors everything is enqueued on streams that the current one waits for; otherwise it is done on
         return.
         """
-        early = role.planned.communication.goal in IN_PLACE or tensor.dtype is torch.float16  # sums of halves overflow
+        early = role.planned.communication.goal.in_place or tensor.dtype is torch.float16  # sums of halves overflow
         divide: Divide = "" if operation != "avg" else "before" if early else "after"
         payload = Payload(role, cut, tensor, result, ARRAYS, self.allocate, divide)
         reduced = "sum" if divide else operation

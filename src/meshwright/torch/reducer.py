@@ -11,14 +11,13 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import EngineError
-from meshwright.language.goals import REDUCING, Goal
+from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks, introduce, judge_start
 from meshwright.runtime.calls import Calls, Prepared, check_average, check_operation
 from meshwright.runtime.choose import Over
 from meshwright.runtime.payload import Room
 from meshwright.runtime.role import LaneGroup, Role, plan_groups
-from meshwright.runtime.schedule import IN_PLACE
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT, check_timeout
 from meshwright.torch.collectives import REDUCED
@@ -257,7 +256,7 @@ class Reducer:
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise EngineError(f"expected a dense tensor, not {getattr(tensor, 'layout', type(tensor).__name__)}")
         check_operation(op)
-        if goal in REDUCING and tensor.dtype not in REDUCED:
+        if goal.reduces and tensor.dtype not in REDUCED:
             hint = "; reduce torch.view_as_real(tensor)" if tensor.dtype.is_complex else ""
             known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in REDUCED))
             raise EngineError(f"{tensor.dtype} cannot be reduced, but {known} can{hint}")
@@ -269,7 +268,7 @@ class Reducer:
             )
         if tensor.is_conj() or tensor.is_neg():
             raise EngineError(f"{name} is a conjugate or negative view: give tensor.resolve_conj().resolve_neg()")
-        if goal in IN_PLACE or name == "out":
+        if goal.in_place or name == "out":
             if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
                 raise EngineError(f"{name} is expanded: several of its elements are one, so it cannot be written to")
             if tensor.is_inference() and not torch.is_inference_mode_enabled():
