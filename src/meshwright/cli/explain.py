@@ -50,11 +50,11 @@ def explain(plan_path: Path, as_json: bool) -> None:
 
 
 def _called(one: Communication) -> str:
-    """Its name, how often it is, and how much of it is hidden, where that is not once and nothing."""
-    parts = [f"{one.count} times"] if one.count > 1 else []
-    parts += [f"{one.hidden:.0%} hidden"] if one.hidden else []
-    more = f" ({', '.join(parts)})" if parts else ""
-    return f"{one.name}{more}: " if one.name else f"{', '.join(parts)}: " if parts else ""
+    """A communication's name, its count if that is not 1, and its hidden share if that is not 0."""
+    details = [f"{one.count} times"] if one.count > 1 else []
+    details += [f"{one.hidden:.0%} hidden"] if one.hidden else []
+    more = f" ({', '.join(details)})" if details else ""
+    return f"{one.name}{more}: " if one.name else f"{', '.join(details)}: " if details else ""
 
 
 def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:

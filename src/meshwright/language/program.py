@@ -53,7 +53,7 @@ class Step:
     grouping: Grouping
 
     def __post_init__(self) -> None:
-        """Refuse what is no step."""
+        """Refuse other types."""
         check_type(self.collective, Collective, "a Collective")
         check_type(self.grouping, Grouping, "a Grouping")
 
@@ -65,7 +65,7 @@ class Program:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no sequence of steps."""
+        """Refuse anything but a sequence of steps."""
         object.__setattr__(self, "steps", as_tuple(self.steps, Step, "steps of a program"))
 
     def text(self, hierarchy: Hierarchy) -> str:
@@ -90,7 +90,7 @@ class Pipelined:
     shares: tuple[tuple[Program, int], ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no share."""
+        """Refuse programs without chunks, or with too many."""
         object.__setattr__(self, "shares", as_tuple(self.shares, tuple, "programs with their chunks"))
         for share in self.shares:
             if len(share) != 2 or not isinstance(share[0], Program):

@@ -1,4 +1,4 @@
-"""Constraints on placements: what a user knows to be wanted, whatever the model says."""
+"""Constraints on placements: what a user demands of an axis, like staying inside one node."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from meshwright.text.spec import as_tuple, check_names, format_counts, shown, un
 
 
 class ConstraintRule(StrEnum):
-    """What is asked of an axis."""
+    """The kinds of constraints."""
 
     INSIDE = "inside"
     NOT_ACROSS = "not-across"
@@ -25,9 +25,9 @@ class ConstraintRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Something that is asked of one axis.
+    """A demand on the row of one axis.
 
-    inside LEVEL: each of its groups lies in one instance of the level: nothing at that level or further out.
+    inside LEVEL: each of its groups lies in one instance of the level: its factors there and further out are 1.
     not-across LEVEL: it does not fan out at that level: its factor there is 1.
     row: exactly these factors, outermost first.
     """

@@ -134,8 +134,8 @@ class Testbed:
     def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
         """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
 
-        They have no stdin. When one fails it is named on stderr and the others are ended, with what they started; so
-        they are when this process is interrupted, and they alone when it is killed.
+        They have no stdin. When one fails, it is named on stderr, and the others are ended with all that they started.
+        The same happens when this process is interrupted; when it is killed, only the commands themselves end.
         """
         started: list[subprocess.Popen[bytes]] = []
         port = self.port()

@@ -1,4 +1,4 @@
-"""What is sent: over which axes, how much, how often, and to what end."""
+"""Communications: what is sent, over which axes, how many bytes, how often, and to which goal."""
 
 from dataclasses import dataclass
 
@@ -89,7 +89,7 @@ class Line:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no line."""
+        """Refuse a line without a communication, and texts that are none."""
         check_type(self.communication, Communication, "a Reduction or a Transfer")
         for name in ("overlap", "formula", "source"):
             check_title(getattr(self, name), f"the {name} of a line")

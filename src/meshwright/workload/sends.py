@@ -3,7 +3,7 @@
 The axes and what they do:
 
     data      the same weights, other sequences (DDP); gradients are all-reduced
-    shard     other sequences too, and each device keeps a part of the weights (FSDP, ZeRO-3)
+    shard     other sequences too, and each device keeps a slice of the weights (FSDP, ZeRO-3)
     tensor    every layer's matrices are cut (Megatron-LM), with or without sequence parallelism
     pipeline  consecutive layers are stages, scheduled 1F1B
     context   every sequence is cut; keys and values are gathered

@@ -43,7 +43,7 @@ class Workload:
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a workload that does not hang together."""
+        """Refuse a workload whose fields contradict each other."""
         check_title(self.name, "the name of a workload")
         what = "Lines, each with a communication: Line(Reduction(…))"
         object.__setattr__(self, "lines", as_tuple(self.lines, Line, what))

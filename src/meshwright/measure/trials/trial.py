@@ -106,7 +106,7 @@ def check_memory(payload: Payload, interpreted: bool = False) -> None:
     planned = payload.plan.reductions[payload.number]
     devices, group = payload.plan.placement.system.devices, payload.plan.hierarchy(planned).size
     held, most = devices * (8 * payload.length + EACH), IN_ONE_PROCESS
-    if interpreted:  # results too; and each device of the group that runs has a chunk for each of the others
+    if interpreted:  # results too; and each device of the group that runs has a part for each of the others
         padded = -(-payload.length // group) * group
         held, most = held + devices * 8 * payload.length + 2 * group * padded * 9, INTERPRETED
     if held > most:
