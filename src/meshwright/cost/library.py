@@ -37,7 +37,7 @@ class LibraryRule:
     """What a library does with a collective up to some size.
 
     algorithms: the fastest of these is taken; otherwise: the fastest of these where none of the first can be used.
-    up_to: the most bytes held by a device for which the rule counts; None: any.
+    up_to: the rule applies while a device holds at most this many bytes; None: always.
     efficiency: the share of the links' bandwidth that the library reaches.
     """
 
@@ -74,7 +74,7 @@ class Library:
     rotates: rings and trees are laid so that all devices of an instance take turns in leaving it.
     handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
     no message of a ring is ahead of the others.
-    in_chunks: the rules of collectives that are done otherwise where chunks flow through the steps of a program.
+    in_chunks: the rules of collectives that work differently where chunks flow through the steps of a program.
     """
 
     name: str

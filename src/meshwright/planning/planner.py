@@ -1,6 +1,6 @@
 """The planner: from a system, axes and communications to ranked plans."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 from math import inf
@@ -18,11 +18,7 @@ from meshwright.placement.layout import Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
 from meshwright.placement.placement import Placement, check_fit
 from meshwright.planning.constraints import Constraint, allowed_rows
-from meshwright.planning.plan import (
-    Plan,
-    Planned,
-    predict,
-)
+from meshwright.planning.plan import Plan, Planned, predict
 from meshwright.planning.search import search
 from meshwright.planning.terms import Row, Term
 from meshwright.system.model import System
@@ -45,7 +41,7 @@ class Ranking:
     """Plans, the fastest first.
 
     placements: how many matrices there are; evaluated: how many of them were completed and timed. The others cannot be
-    among the candidates: what is known of their first rows alone takes no less time than the last candidate.
+    among the candidates: their first rows alone are enough to know that they are no faster than the last candidate.
     """
 
     candidates: tuple[Plan, ...]
@@ -118,7 +114,7 @@ def plan(
 
 
 class Planner:
-    """One planning: what was computed for one layout serves all placements that share it."""
+    """Plans communications; what it computes for a layout serves all placements that have this layout."""
 
     def __init__(
         self,
@@ -133,24 +129,14 @@ class Planner:
         """Refuse what cannot be planned."""
         if type(max_chunks) is not int or not 1 <= max_chunks <= CHUNKS[-1]:
             raise SpecError(f"payloads can be cut into 1 to {CHUNKS[-1]} chunks, not {shown(max_chunks)}")
-        if isinstance(communications, Workload):
-            communications = communications.communications
-        if not isinstance(communications, Sequence) or isinstance(communications, str | bytes):
-            raise SpecError(f"expected a list of communications, as in [Reduction(…)], not {shown(communications)}")
-        if not communications:
-            raise SpecError("there is nothing to plan: at least one reduction is needed")
-        for one in communications:
-            if not isinstance(one, Communication):
-                raise SpecError(
-                    f"expected a Reduction or a Transfer, not {shown(one)}; parse_reduction makes one from text"
-                )
+        self.communications = _as_communications(communications)
         check_links(system)
         check_fit(system, axes)
-        for one in communications:
+        for one in self.communications:
             for axis in one.axes:
                 if axis not in axes:
                     raise PlacementError(unknown("axis", axis, axes))
-        self.system, self.axes, self.communications = system, dict(axes), tuple(communications)
+        self.system, self.axes = system, dict(axes)
         self.library = as_library(library)
         self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
         self.rings = system.order_matters
@@ -161,21 +147,10 @@ class Planner:
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
         """The best placements, with the best program for each reduction on them."""
         allowed, total = allowed_rows(self.system, self.axes, constraints)
-        names = list(self.axes)
-        terms = [
-            Term(frozenset(names.index(axis) for axis in one.axes), self._low(number), self._exact(number))
-            for number, one in enumerate(self.communications)
-            if exposed(one)
-        ]
-        found = search(
-            tuple(self.axes.values()),
-            self.system.counts,
-            allowed,
-            terms,
-            top,
-            # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
-            (lambda matrix: self._best_order(matrix).seconds) if self.rings else None,
-        )
+        terms = [self._term(one) for one in self.communications if exposed(one)]
+        # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
+        whole = (lambda matrix: self._best_order(matrix).seconds) if self.rings else None
+        found = search(tuple(self.axes.values()), self.system.counts, allowed, terms, top, whole)
         plans = [self._best_order(matrix) for _, matrix in found.best]
         return Ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
 
@@ -188,47 +163,40 @@ class Planner:
         orders = (Placement(self.system, order, tuple(rows[axis] for axis in order)) for order in permutations(names))
         return min((self.plan(placement) for placement in orders), key=lambda plan: plan.seconds)
 
-    def _low(self, number: int) -> Callable[[Row], float]:
-        one = self.communications[number]
-        nowhere = ((),) * len(self.system.levels)
-        return lambda radices: exposed(one) * bound(Layout(self.system, radices, nowhere), one.goal, one.bytes)
+    def _term(self, one: Communication) -> Term:
+        """A communication as the search sees it; on rings with its bound alone, as its radices do not tell its time."""
+        names, weight = list(self.axes), exposed(one)
+        no_columns = ((),) * len(self.system.levels)
 
-    def _exact(self, number: int) -> Callable[[Row], float]:
-        nowhere = ((),) * len(self.system.levels)
-        weight = exposed(self.communications[number])
+        def low(radices: Row) -> float:
+            return weight * bound(Layout(self.system, radices, no_columns), one.goal, one.bytes)
 
-        def seconds(radices: Row) -> float:
-            if self.rings:
-                return self._low(number)(radices)
-            return weight * self._fastest(number, Layout(self.system, radices, nowhere))
+        def exact(radices: Row) -> float:
+            return weight * self._fastest(one, Layout(self.system, radices, no_columns))
 
-        return seconds
+        return Term(frozenset(names.index(axis) for axis in one.axes), low, low if self.rings else exact)
 
     def plan(self, placement: Placement) -> Plan:
         """The best program for each reduction on a placement."""
-        planned = []
-        for number, one in enumerate(self.communications):
-            layout = layout_of(placement, one.axes)
-            planned.append(self._planned(number, layout))
+        planned = [self._planned(one, layout_of(placement, one.axes)) for one in self.communications]
         return Plan(placement, self.library, tuple(planned))
 
-    def _planned(self, number: int, layout: Layout) -> Planned:
-        key = number, layout.radices, layout.columns
+    def _planned(self, one: Communication, layout: Layout) -> Planned:
+        key = one, layout.radices, layout.columns
         if key not in self.found:
-            self.found[key] = self._ranked(layout, self.communications[number], 1)[0]
+            self.found[key] = self._ranked(one, layout, 1)[0]
         return self.found[key]
 
-    def _fastest(self, number: int, layout: Layout) -> float:
-        """The time of the best program alone: cheaper than the program itself."""
-        one = self.communications[number]
+    def _fastest(self, one: Communication, layout: Layout) -> float:
+        """The time of the best program, which takes less work to find than the program itself."""
         if not one.goal.has_programs or self.max_chunks > 1:
-            return self._planned(number, layout).seconds
+            return self._planned(one, layout).seconds
         key = one.goal, one.bytes, layout.radices
         if key not in self.least:
             graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
             self.least[key] = graph.least(step_kind, self._model(layout, one.bytes).kind_seconds)
             if self.least[key] == inf:
-                self._planned(number, layout)  # says what is wrong
+                self._planned(one, layout)  # says what is wrong
         return self.least[key]
 
     def _model(self, layout: Layout, payload: int) -> CostModel:
@@ -241,15 +209,16 @@ class Planner:
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
         """The best programs of the only communication on a placement."""
         one = self.communications[0]
-        ranked = self._ranked(layout_of(placement, one.axes), one, top)
+        ranked = self._ranked(one, layout_of(placement, one.axes), top)
         return tuple(Plan(placement, self.library, (planned,)) for planned in ranked)
 
-    def _ranked(self, layout: Layout, one: Communication, top: int) -> list[Planned]:
+    def _ranked(self, one: Communication, layout: Layout, top: int) -> list[Planned]:
+        """A communication on a layout with each of its `top` best programs."""
         model = self._model(layout, one.bytes)
         if not one.goal.has_programs:
             return [predict(model, one)]
-        levels, goal = len(layout.levels), one.goal
-        graph = program_graph(levels, goal, self.max_steps, self.collectives)
+        goal = one.goal
+        graph = program_graph(len(layout.levels), goal, self.max_steps, self.collectives)
         if self.max_chunks == 1:
             programs = [Pipelined.of(program) for _, program in islice(graph.ranked(model), top)]
         else:
@@ -262,3 +231,18 @@ class Planner:
                 f"the collectives that are allowed ({allowed})"
             )
         return found
+
+
+def _as_communications(given: Sequence[Communication] | Workload) -> tuple[Communication, ...]:
+    if isinstance(given, Workload):
+        given = given.communications
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise SpecError(f"expected a list of communications, as in [Reduction(…)], not {shown(given)}")
+    if not given:
+        raise SpecError("there is nothing to plan: at least one reduction is needed")
+    for one in given:
+        if not isinstance(one, Communication):
+            raise SpecError(
+                f"expected a Reduction or a Transfer, not {shown(one)}; parse_reduction makes one from text"
+            )
+    return tuple(given)
