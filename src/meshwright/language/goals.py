@@ -124,7 +124,7 @@ def as_goal(goal: Goal | str) -> Goal:
     <Goal.ALL_GATHER: 'all-gather'>
     """
     if not isinstance(goal, str) or goal not in PROGRAM_GOALS:
-        raise SpecError(unknown("goal", str(goal) if isinstance(goal, str) else goal, PROGRAM_GOALS))
+        raise SpecError(unknown("goal", goal, PROGRAM_GOALS))
     return Goal(goal)
 
 

@@ -158,7 +158,8 @@ def check_names(names: Sequence[str], what: str, example: str) -> None:
 
 def unknown(what: str, given: object, known: Iterable[str]) -> str:
     """The message for a name that is not among the known ones, with the closest one suggested."""
-    known = list(known)
+    known = [str(name) for name in known]  # members of enums are shown as their names
+    given = str(given) if isinstance(given, str) else given
     close = get_close_matches(given, known, n=1) if isinstance(given, str) else []
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"unknown {what} {shown(given)}{hint} (known: {', '.join(known) or 'none'})"
