@@ -1,4 +1,4 @@
-"""The planner: from a system, axes and communications to ranked plans."""
+"""The planner: from a system, axes and communications to ranked plans; on rings also in the best order of the axes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

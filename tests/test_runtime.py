@@ -1,4 +1,4 @@
-"""What the engines share."""
+"""The runtime, which all engines share."""
 
 from dataclasses import replace
 from math import inf, nan
