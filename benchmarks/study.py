@@ -34,7 +34,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "study.md"
 
 
 @dataclass(frozen=True)
-class Part:
+class Setup:
     """A system that is studied, and the one that is calibrated on: other rates, other payloads."""
 
     system: str
@@ -56,22 +56,22 @@ class Part:
         return folder / f"{kind}-{shape}{'' if self.engine == 'torch' else f'-{self.engine}'}.jsonl"
 
 
-PARTS = (
-    Part(
+SETUPS = (
+    Setup(
         "node=2@20Mbit/s,gpu=8@200Mbit/s",
         "data=4,shard=4",
         1 << 19,
         "node=2@40Mbit/s,gpu=8@100Mbit/s",
         (3 << 18, 3 << 19),
     ),
-    Part(
+    Setup(
         "node=4@20Mbit/s,gpu=4@200Mbit/s",
         "data=4,shard=4",
         1 << 19,
         "node=4@40Mbit/s,gpu=4@100Mbit/s",
         (3 << 18, 3 << 19),
     ),
-    Part(
+    Setup(
         "rack=2@20Mbit/s,node=2@50Mbit/s,gpu=4@200Mbit/s",
         "data=2,shard=2,tensor=4",
         1 << 18,
@@ -79,19 +79,19 @@ PARTS = (
         (3 << 18, 3 << 19),
     ),
 )
-MPI = Part("node=2@10Mbit/s,gpu=4@100Mbit/s", "data=2,shard=4", 1 << 20, engine="mpi", library="openmpi")
+MPI = Setup("node=2@10Mbit/s,gpu=4@100Mbit/s", "data=2,shard=4", 1 << 20, engine="mpi", library="openmpi")
 PATIENCE = Patience(least=2, most=5, width=0.02, budget=1.0)
-MINIATURE = Part(
+MINIATURE = Setup(
     "node=2@40Mbit/s,gpu=2@200Mbit/s", "data=2,shard=2", 1 << 21, "node=2@60Mbit/s,gpu=2@100Mbit/s", (3 << 16,)
 )
 
 
-def study_cases(part: Part, library: Library, every: int = 3, best: int = 10) -> list[Case]:
-    """All placements and reductions of a part; those whose groups are the same are measured once."""
-    system = parse_system(part.system)
-    axes = parse_axes(part.axes)
+def study_cases(setup: Setup, library: Library, every: int = 3, best: int = 10) -> list[Case]:
+    """All placements and reductions of a setup; those whose groups are the same are measured once."""
+    system = parse_system(setup.system)
+    axes = parse_axes(setup.axes)
     reductions = [
-        Reduction(over, part.bytes) for count in range(1, len(axes) + 1) for over in combinations(axes, count)
+        Reduction(over, setup.bytes) for count in range(1, len(axes) + 1) for over in combinations(axes, count)
     ]
     found: dict[object, Case] = {}
     for placement in placements(system, axes):
@@ -107,68 +107,70 @@ def miniature_cases(library: Library) -> list[Case]:
     return study_cases(MINIATURE, library, every=2, best=3)
 
 
-def measure_part(part: Part, wanted: list[Case], library: Library, folder: Path, patience: Patience) -> None:
+def measure_setup(setup: Setup, wanted: list[Case], library: Library, folder: Path, patience: Patience) -> None:
     """Calibrate, then measure."""
     name = f"study{os.getpid()}"
-    nominal = parse_system(part.calibration)
+    nominal = parse_system(setup.calibration)
     with temporary(nominal, name) as bed:
-        calibration = microbenchmarks(nominal, library, part.sizes)
-        measure_on(bed, Job(nominal, calibration, part.file(folder, "calibration"), patience, timeout=60.0))
-    with temporary(parse_system(part.system), name) as bed:
-        measure_on(bed, Job(bed.system, wanted, part.file(folder, "study"), patience, timeout=90.0))
+        calibration = microbenchmarks(nominal, library, setup.sizes)
+        measure_on(bed, Job(nominal, calibration, setup.file(folder, "calibration"), patience, timeout=60.0))
+    with temporary(parse_system(setup.system), name) as bed:
+        measure_on(bed, Job(bed.system, wanted, setup.file(folder, "study"), patience, timeout=90.0))
 
 
-def mpi_options(part: Part) -> list[str]:
+def mpi_options(setup: Setup) -> list[str]:
     """The smaller set: all placements and reductions, every program of at most 2 steps and the 5 best predicted."""
-    axes = parse_axes(part.axes)
+    axes = parse_axes(setup.axes)
     overs = (over for count in range(1, len(axes) + 1) for over in combinations(axes, count))
-    reductions = [word for over in overs for word in ("--reduce", f"{'+'.join(over)}={part.bytes}B")]
+    reductions = [word for over in overs for word in ("--reduce", f"{'+'.join(over)}={setup.bytes}B")]
     return ["--every", "2", "--best", "5", *reductions]
 
 
-def calibrated(part: Part, library: Library, folder: Path) -> tuple[System, Library, Fit]:
+def calibrated(setup: Setup, library: Library, folder: Path) -> tuple[System, Library, Fit]:
     """The system that is predicted with: configured rates, corrected as far as the calibration tells."""
-    nominal = parse_system(part.calibration)
-    found = fit(nominal, library, observations(read_measurements(part.file(folder, "calibration"))))
+    nominal, studied = parse_system(setup.calibration), parse_system(setup.system)
+    found = fit(nominal, library, observations(read_measurements(setup.file(folder, "calibration"))))
     levels = []
-    for level, before, after in zip(parse_system(part.system).levels, nominal.levels, found.system.levels, strict=True):
+    for level, before, after in zip(
+        parse_system(setup.system).levels, nominal.levels, found.system.levels, strict=True
+    ):
         share = (after.link.bandwidth or 1.0) / (before.link.bandwidth or 1.0)
         link = replace(level.link, bandwidth=(level.link.bandwidth or 1.0) * share, latency=after.link.latency)
         levels.append(replace(level, link=link))
-    return replace(parse_system(part.system), levels=tuple(levels)), found.library, found
+    return replace(studied, levels=tuple(levels)), found.library, found
 
 
-def joined(part: Part, library: Library, folder: Path, with_calibration: bool = True) -> list[Pair]:
-    """Measurements and predictions of a part."""
-    measured = read_measurements(part.file(folder, "study"))
-    if not with_calibration or not part.calibration:
+def joined(setup: Setup, library: Library, folder: Path, with_calibration: bool = True) -> list[Pair]:
+    """Measurements and predictions of a setup."""
+    measured = read_measurements(setup.file(folder, "study"))
+    if not with_calibration or not setup.calibration:
         return join(measured, library)
-    system, fitted, _ = calibrated(part, library, folder)
+    system, fitted, _ = calibrated(setup, library, folder)
     return join(measured, fitted, system)
 
 
-def write_report(parts: tuple[Part, ...], folder: Path, out: Path, document: Path) -> dict[str, Any]:
+def write_report(setups: tuple[Setup, ...], folder: Path, out: Path, document: Path) -> dict[str, Any]:
     """The figures as JSON and as a page."""
     rows: dict[str, Report] = {}
     everything: list[Pair] = []
     plain: list[Pair] = []
-    for part in parts:
-        library = load_library(part.library)
-        pairs = joined(part, library, folder)
-        rows[part.name] = report(pairs)
-        if part.calibration:
+    for setup in setups:
+        library = load_library(setup.library)
+        pairs = joined(setup, library, folder)
+        rows[setup.name] = report(pairs)
+        if setup.calibration:
             everything += pairs
-            plain += joined(part, library, folder, with_calibration=False)
+            plain += joined(setup, library, folder, with_calibration=False)
     total = {"all of gloo": report(everything), "all of gloo, not calibrated": report(plain)}
     failed = [
         one.failed
-        for part in parts
-        for one in read_measurements(part.file(folder, "study"))
+        for setup in setups
+        for one in read_measurements(setup.file(folder, "study"))
         if isinstance(one, Measurement) and one.failed
     ]
     data = {"failed": failed, "systems": {name: _plain(each) for name, each in (rows | total).items()}}
     out.write_text(json.dumps(data, indent=1) + "\n")
-    document.write_text(_page(rows | total, parts))
+    document.write_text(_page(rows | total, setups))
     return data
 
 
@@ -176,7 +178,7 @@ def _plain(each: Report) -> dict[str, Any]:
     return {**asdict(each), "top": {str(k): share for k, share in each.top.items()}}
 
 
-def _page(rows: dict[str, Report], parts: tuple[Part, ...]) -> str:
+def _page(rows: dict[str, Report], setups: tuple[Setup, ...]) -> str:
     figures: list[tuple[str, Callable[[Report], str], str]] = [
         ("placements and reductions", lambda r: str(r.pairs), ""),
         ("programs measured", lambda r: str(r.programs), ""),
@@ -217,8 +219,8 @@ def _page(rows: dict[str, Report], parts: tuple[Part, ...]) -> str:
         "| studied | payload | axes | calibrated on |",
         "|---|---|---|---|",
     ]
-    for part in parts:
-        lines.append(f"| {part.name} | {part.bytes >> 10} KiB | {part.axes} | {part.calibration or 'nothing'} |")
+    for setup in setups:
+        lines.append(f"| {setup.name} | {setup.bytes >> 10} KiB | {setup.axes} | {setup.calibration or 'nothing'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -226,24 +228,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--miniature", type=Path, metavar="FOLDER", help="a small one, into another folder")
-    parser.add_argument("--parts", type=int, default=len(PARTS), help="only the first so many systems")
+    parser.add_argument("--systems", type=int, default=len(SETUPS), help="only this many of the systems")
     chosen = parser.parse_args()
     library = load_library(MINIATURE.library)
     if chosen.miniature is not None:
         folder: Path = chosen.miniature
-        measure_part(MINIATURE, miniature_cases(library), library, folder, Patience(least=1, most=1))
+        measure_setup(MINIATURE, miniature_cases(library), library, folder, Patience(least=1, most=1))
         write_report((MINIATURE,), folder, folder / "study.json", folder / "study.md")
         return
-    parts = PARTS[: chosen.parts]
+    setups = SETUPS[: chosen.systems]
     started = time.monotonic()
     if not chosen.report:
-        for part in parts:
-            measure_part(part, study_cases(part, library), library, RESULTS, PATIENCE)
-            print(f"{part.system}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+        for setup in setups:
+            measure_setup(setup, study_cases(setup, library), library, RESULTS, PATIENCE)
+            print(f"{setup.system}: {time.monotonic() - started:.0f} s", file=sys.stderr)
         out = MPI.file(RESULTS, "study")
         measure_mpi(MPI.system, MPI.axes, MPI.library, out, PATIENCE, mpi_options(MPI))
         print(f"{MPI.name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-    write_report((*parts, MPI), RESULTS, RESULTS / "study.json", DOCUMENT)
+    write_report((*setups, MPI), RESULTS, RESULTS / "study.json", DOCUMENT)
     print(DOCUMENT.read_text())
 
 

@@ -7,7 +7,7 @@ import click
 
 from meshwright.cli.common import json_option, library_option, new_table, out_option, print_json, print_table, say
 from meshwright.cost.library import load_library
-from meshwright.measure.accuracy import Pair, Report, join, report
+from meshwright.measure.accuracy import Pair, Report, join, misses, report
 from meshwright.measure.records import read_measurements
 from meshwright.system.read import load_system
 from meshwright.text.units import format_seconds
@@ -45,16 +45,17 @@ def accuracy(
 
         scatter(pairs, plot)
         say(f"wrote {plot}")
-    misses = _misses(pairs, figures.noise)[:worst]
+    missed = misses(pairs, figures.noise)[:worst]
     if as_json:
-        print_json({**asdict(figures), "top": {str(k): v for k, v in figures.top.items()}, "misses": misses})
+        explained = [{"loss": pair.loss, "why": _why(pair)} for pair in missed]
+        print_json({**asdict(figures), "top": {str(k): v for k, v in figures.top.items()}, "misses": explained})
         return
     table = new_table("figure", "value")
     for name, value in _rows(figures):
         table.add_row(name, value)
     print_table(table)
-    for miss in misses:
-        say(str(miss["why"]))
+    for pair in missed:
+        say(_why(pair))
 
 
 def _rows(figures: Report) -> list[tuple[str, str]]:
@@ -74,20 +75,12 @@ def _rows(figures: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _misses(pairs: list[Pair], noise: float) -> list[dict[str, object]]:
-    """The pairs whose best predicted program is furthest from the fastest, with what is off about both."""
-    found = []
-    for pair in pairs:
-        fastest = pair.outcomes[0]
-        chosen = min(pair.outcomes, key=lambda outcome: outcome.predicted)
-        loss = chosen.measured / fastest.measured - 1
-        if loss <= noise:
-            continue
-        why = (
-            f"{pair.system} {[list(row) for row in pair.matrix]} over {'+'.join(pair.over)}: predicted best is "
-            f"'{chosen.program}', {format_seconds(chosen.predicted)} predicted and {format_seconds(chosen.measured)} "
-            f"measured ({chosen.error:+.0%}); fastest is '{fastest.program}', {format_seconds(fastest.predicted)} "
-            f"predicted and {format_seconds(fastest.measured)} measured ({fastest.error:+.0%}): {loss:.0%} lost"
-        )
-        found.append({"loss": loss, "why": why})
-    return sorted(found, key=lambda miss: -float(str(miss["loss"])))
+def _why(pair: Pair) -> str:
+    """What is off about the program that was predicted best, and about the fastest."""
+    chosen, fastest = pair.chosen, pair.fastest
+    return (
+        f"{pair.system} {[list(row) for row in pair.matrix]} over {'+'.join(pair.over)}: predicted best is "
+        f"'{chosen.program}', {format_seconds(chosen.predicted)} predicted and {format_seconds(chosen.measured)} "
+        f"measured ({chosen.error:+.0%}); fastest is '{fastest.program}', {format_seconds(fastest.predicted)} "
+        f"predicted and {format_seconds(fastest.measured)} measured ({fastest.error:+.0%}): {pair.loss:.0%} lost"
+    )

@@ -53,19 +53,34 @@ class Pair:
     bound: float
     outcomes: tuple[Outcome, ...]
 
+    @property
+    def fastest(self) -> Outcome:
+        """The program that was measured to be the fastest."""
+        return self.outcomes[0]
+
+    @property
+    def chosen(self) -> Outcome:
+        """The program that is predicted to be the fastest."""
+        return min(self.outcomes, key=lambda outcome: outcome.predicted)
+
+    @property
+    def loss(self) -> float:
+        """How much longer the chosen program took than the fastest, as a share of it."""
+        return self.chosen.measured / self.fastest.measured - 1
+
     def hit(self, k: int, noise: float) -> bool:
         """Whether one of the k programs that are predicted best was the fastest, or as fast within the noise.
 
         For example, with a noise of 5% and a fastest program of 1.00 s, a program of 1.04 s among them is a hit.
         """
         best = sorted(self.outcomes, key=lambda outcome: outcome.predicted)[:k]
-        limit = self.outcomes[0].measured * (1 + noise)
+        limit = self.fastest.measured * (1 + noise)
         return min(outcome.measured for outcome in best) <= limit
 
     @property
     def speedup(self) -> float | None:
         """How much faster the fastest program was than the library's default."""
-        return None if self.default is None else self.default.measured / self.outcomes[0].measured
+        return None if self.default is None else self.default.measured / self.fastest.measured
 
     @property
     def correlation(self) -> float:
@@ -188,8 +203,13 @@ def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
         mean_speedup=mean(faster) if faster else 1.0,
         best_speedup=max(speedups, default=1.0),
         spread=placement_spread(pairs),
-        over_bound=median([pair.outcomes[0].measured / pair.bound for pair in pairs if pair.bound > 0] or [1.0]),
+        over_bound=median([pair.fastest.measured / pair.bound for pair in pairs if pair.bound > 0] or [1.0]),
     )
+
+
+def misses(pairs: Sequence[Pair], noise: float) -> list[Pair]:
+    """The pairs whose chosen program is slower than the fastest by more than the noise, the worst first."""
+    return sorted((pair for pair in pairs if pair.loss > noise), key=lambda pair: -pair.loss)
 
 
 def placement_spread(pairs: Sequence[Pair]) -> float:
@@ -199,6 +219,6 @@ def placement_spread(pairs: Sequence[Pair]) -> float:
     """
     groups: dict[tuple[object, ...], list[float]] = {}
     for pair in pairs:
-        time = pair.default.measured if pair.default is not None else pair.outcomes[0].measured
+        time = pair.default.measured if pair.default is not None else pair.fastest.measured
         groups.setdefault((pair.system, pair.goal, pair.bytes, pair.group), []).append(time)
     return max((max(times) / min(times) for times in groups.values()), default=1.0)

@@ -63,14 +63,14 @@ def _streams(bed: Testbed, pairs: list[tuple[int, int]], seconds: float) -> floa
     """The bytes per second that arrive when some devices send to others, without the start."""
     begin = time.monotonic() + 0.3
     warm = seconds / 2 + ROUNDS * 2 * bed.network.latency(*pairs[0])
-    jobs: list[tuple[int, Callable[[], int]]] = []
+    tasks: list[tuple[int, Callable[[], int]]] = []
     for sender, receiver in pairs:
         address = bed.network.address(receiver)
-        jobs += [
+        tasks += [
             (receiver, partial(_receive, address, begin + warm, seconds)),
             (sender, partial(_send, address, begin, warm + seconds)),
         ]
-    return sum(_at_devices(bed, jobs)) / seconds
+    return sum(_at_devices(bed, tasks)) / seconds
 
 
 def _trip(bed: Testbed, sender: int, receiver: int) -> float:
@@ -80,10 +80,10 @@ def _trip(bed: Testbed, sender: int, receiver: int) -> float:
     return shortest / 2e9
 
 
-def _at_devices(bed: Testbed, jobs: list[tuple[int, Callable[[], int]]]) -> list[int]:
-    """Do a job in a process of its own at each of some devices, all at once; their results."""
+def _at_devices(bed: Testbed, tasks: list[tuple[int, Callable[[], int]]]) -> list[int]:
+    """Do a task in a process of its own at each of some devices, all at once; their results."""
     children: list[tuple[int, int]] = []
-    for device, work in jobs:
+    for device, work in tasks:
         read, write = os.pipe()
         children.append((fork(partial(_answer, bed, device, work, write)), read))
         os.close(write)
@@ -94,13 +94,13 @@ def _at_devices(bed: Testbed, jobs: list[tuple[int, Callable[[], int]]]) -> list
         os.waitpid(pid, 0)
         if len(answer) == 8:
             results += struct.unpack("q", answer)
-    if len(results) < len(jobs):
-        raise EngineError(f"{len(jobs) - len(results)} of {len(jobs)} ends of test streams failed")
+    if len(results) < len(tasks):
+        raise EngineError(f"{len(tasks) - len(results)} of {len(tasks)} ends of test streams failed")
     return results
 
 
 def _answer(bed: Testbed, device: int, work: Callable[[], int], write: int) -> None:
-    """Do a job at a device, and write its result into a pipe."""
+    """Do a task at a device, and write its result into a pipe."""
     bed.enter(device)
     os.write(write, struct.pack("q", work()))
 
