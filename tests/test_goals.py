@@ -28,13 +28,7 @@ from tests.engines import hierarchical
 
 
 def test_what_the_lines_of_the_table_say() -> None:
-    assert [str(goal) for goal in PROGRAM_GOALS] == [
-        "all-reduce",
-        "reduce-scatter",
-        "all-gather",
-        "reduce",
-        "broadcast",
-    ]
+    assert " ".join(PROGRAM_GOALS) == "all-reduce reduce-scatter all-gather reduce broadcast"
     assert " ".join(TRANSFER_GOALS) == "all-to-all point-to-point"
     assert [goal for goal in Goal if goal.reduces] == [Goal.ALL_REDUCE, Goal.REDUCE_SCATTER, Goal.REDUCE]
     assert [goal for goal in Goal if goal.in_place] == [Goal.ALL_REDUCE, Goal.REDUCE, Goal.BROADCAST]

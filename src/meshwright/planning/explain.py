@@ -5,13 +5,7 @@ from dataclasses import dataclass, replace
 from meshwright.cost.model import StepCost
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
-from meshwright.planning.plan import (
-    Plan,
-    Planned,
-    cost_model,
-    predict_seconds,
-    ratio,
-)
+from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds, ratio
 from meshwright.text.units import format_bytes, format_seconds
 from meshwright.workload.communication import exposed
 

@@ -21,13 +21,7 @@ from meshwright.language.synthesis import MAX_LEVELS
 from meshwright.placement.hierarchy import Hierarchy, reduction_hierarchy
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import (
-    TIMES,
-    Plan,
-    Planned,
-    predict,
-    times_of,
-)
+from meshwright.planning.plan import TIMES, Plan, Planned, predict, times_of
 from meshwright.system.read import system_document, system_of
 from meshwright.text.files import write_file
 from meshwright.text.spec import check_path, check_type, no_constant, shown, unknown
@@ -190,8 +184,8 @@ class _Reader:
                     f"it is {shown(entry[name])}, but this program on this system with this library takes {value!r}: "
                     "the file was edited, or written by another version",
                 )
-        written = {"default_seconds": entry["seconds"], **{name: entry[name] for name in times}}
-        return replace(planned, **written)
+        # The times as they are written, so that a plan that is read equals the one that was written.
+        return replace(planned, **{"default_seconds": entry["seconds"], **{name: entry[name] for name in times}})
 
     def pipelined(self, text: str, place: str, hierarchy: Hierarchy, goal: Goal) -> Pipelined:
         """The programs of a communication, each of them valid."""
