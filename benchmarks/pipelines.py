@@ -108,7 +108,7 @@ BESIDE = (
     f"{SPLIT}, in 8 chunks",
 )
 BEST = 8
-"""So many of the programs that are predicted best are measured beside the chosen one, where the links have latency."""
+"""How many of the best predicted programs are measured beside the chosen one, where the links have latency."""
 TINY = 1 << 12
 """Microbenchmarks of this size tell what starting a message costs."""
 

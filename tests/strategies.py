@@ -38,7 +38,7 @@ def hierarchies(max_devices: int, max_levels: int = 4) -> st.SearchStrategy[Hier
 
 @st.composite
 def systems_with_axes(draw: st.DrawFn, max_devices: int = 64, primes: int = 0) -> tuple[System, dict[str, int]]:
-    """A system and axes that fit it: the same primes, so many at least, dealt out twice."""
+    """A system and axes that fit it: the same primes, at least `primes` of them, dealt out twice."""
     return draw(dealt(draw(st.lists(st.sampled_from([2, 2, 2, 3, 5]), min_size=primes, max_size=8)), max_devices))
 
 

@@ -31,7 +31,7 @@ def disk(at: Path, blocks: int) -> Iterator[Path]:
 
 
 def fill(at: Path, free: int) -> None:
-    """Leave so many blocks of a disk free."""
+    """Fill a disk until `free` blocks are left."""
     with (at / "filler").open("wb", buffering=0) as file:
         try:
             while True:

@@ -46,8 +46,8 @@ ENDING = 20.0
 """Seconds in which Python ends after that; it takes a few where many ranks share few cores."""
 
 JOINED, MADE, CLOSING, DONE = 1, 2, 1 << 30, 1 << 31
-"""How far a rank is: it has joined the process group, made its Reducer (and so many calls since), made all calls, and
-closed it, if it does that.
+"""How far a rank is: it has joined the process group, made its Reducer (plus the number of calls since), made all
+calls, and closed it, if it does that.
 """
 
 WRONG = 77

@@ -1,4 +1,4 @@
-"""`make fuzz`: so many cases of every target; what fails is written down with its case."""
+"""`make fuzz`: runs cases of every target; what fails is written down with its case."""
 
 import argparse
 import json

@@ -22,7 +22,7 @@ MOST_LETTERS = 5000
 """Of an error's message."""
 
 MOST_FAILURES = 50
-"""Of one target, so many are kept."""
+"""The most failures of one target that are kept."""
 
 
 class TooSlowError(BaseException):
@@ -32,7 +32,7 @@ class TooSlowError(BaseException):
 def fuzz(
     names: Sequence[str], cases: int, seed: int, seconds: float = float("inf"), progress: TextIO | None = None
 ) -> dict[str, Any]:
-    """Run so many cases over the targets, by their shares; what was found."""
+    """Run `cases` cases, divided among the targets by their shares; returns what was found."""
     shares = sum(TARGETS[name].share for name in names)
     ends = time.monotonic() + seconds
     found = {}

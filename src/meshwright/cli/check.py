@@ -105,11 +105,11 @@ def _kinds(state: State, hierarchy: Hierarchy) -> list[dict[str, Any]]:
     for which, held in found:
         along = [] if held == NOTHING else _levels(scattered(held, levels), levels)
         over = [] if held == NOTHING else _levels(reduced(held, levels), levels)
-        parts = prod(hierarchy.radices[level] for level in along)
+        cut = prod(hierarchy.radices[level] for level in along)
         kinds.append(
             {
                 "which": which or "all",
-                "holds": "nothing" if held == NOTHING else f"1/{parts}" if parts > 1 else "everything",
+                "holds": "nothing" if held == NOTHING else f"1/{cut}" if cut > 1 else "everything",
                 "scattered": [hierarchy.names[level] for level in along],
                 "reduced": [hierarchy.names[level] for level in over],
             }

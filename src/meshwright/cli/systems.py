@@ -47,13 +47,13 @@ def systems(as_json: bool) -> None:
 
 def _describe(level: Level) -> str:
     link = level.link
-    parts = [f"{level.name}={level.count}"]
+    words = [f"{level.name}={level.count}"]
     if link.bandwidth is not None:
-        parts.append(f"@{format_bandwidth(link.bandwidth)}")
+        words.append(f"@{format_bandwidth(link.bandwidth)}")
     if link.latency:
-        parts.append(f"+{format_seconds(link.latency)}")
+        words.append(f"+{format_seconds(link.latency)}")
     extras = [str(link.fabric)] if link.fabric != "switch" else []
     if link.per_device is not None:
         extras.append(f"{format_bandwidth(link.per_device)} per device")
     extras += [word for word, present in (("bypass", link.bypass), ("reduces", link.reduces)) if present]
-    return "".join(parts) + (f" ({', '.join(extras)})" if extras else "")
+    return "".join(words) + (f" ({', '.join(extras)})" if extras else "")

@@ -108,7 +108,7 @@ def llm(axes_spec: str, hide: tuple[str, ...], name: str, out: Path | None, as_j
 def _overlap(hide: tuple[str, ...]) -> dict[str, float]:
     shares = {}
     for text in hide:
-        group, equals, share = (part.strip() for part in text.partition("="))
+        group, equals, share = (word.strip() for word in text.partition("="))
         if not equals or group not in GROUPS:
             raise SpecError(f"--hide {text!r} is not GROUP=SHARE, like gradients=0.8; groups: {', '.join(GROUPS)}")
         if group in shares:

@@ -183,7 +183,7 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def entries(path: Path) -> Iterator[Measurement | str]:
-    """The measurements of a file, each checked in every part, and the ids of those that were started, in order."""
+    """The measurements of a file, each checked completely, and the ids of those that were started, in order."""
     text = _text(path)
     for number, line in enumerate(text[: text.rfind(b"\n") + 1].split(b"\n"), 1):
         if not line.strip():

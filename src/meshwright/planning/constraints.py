@@ -96,7 +96,7 @@ def parse_constraint(rule: ConstraintRule, text: str) -> Constraint:
     >>> parse_constraint(ConstraintRule.ROW, "tensor=1,8").row
     (1, 8)
     """
-    axis, equals, value = (part.strip() for part in text.partition("="))
+    axis, equals, value = (word.strip() for word in text.partition("="))
     if rule is not ConstraintRule.ROW:
         if not equals or not axis or not value:
             raise SpecError(f"{shown(text)} is not AXIS=LEVEL, as in --{rule} tensor=node")

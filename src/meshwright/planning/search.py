@@ -162,7 +162,7 @@ class _Search:
         For example, axes a, b and c with a term over b and one over a and c, when a has its row. One bound (`bound`)
         chooses rows for b and c that fit together, but takes the term over a and c for as small as any row of a makes
         it. The other knows the row of a, but chooses the best row of c for the one term and the best row of b for the
-        other, even if both need the same part of what is left.
+        other, even if both need the same factors of what is left.
         """
         position = len(chosen)
         joined = self.bound(position, left)

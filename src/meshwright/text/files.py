@@ -9,7 +9,8 @@ import io
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,33 +29,17 @@ def write_file(path: Path, content: str | bytes, what: str = "the file") -> None
     replaced.
     """
     data = content.encode() if isinstance(content, str) else content
-    try:
-        place = _locate(path)
-        try:
-            _write(place, data)
-        finally:
-            os.close(place.folder)
-    except (OSError, ValueError) as error:
-        raise SpecError(
-            f"cannot write {what} {shown(str(path))}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+    with _located(path, what) as place:
+        _write(place, data)
 
 
 def append_file(path: Path, what: str = "the file") -> io.FileIO:
     """Open a file for appending, and create it if there is none. Refuses everything but regular files."""
-    try:
-        place = _locate(path)
-        try:
-            if place.is_stream:
-                raise OSError("it is no plain file, so what is written could not be read back")
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            return io.FileIO(os.open(place.name, flags, 0o666, dir_fd=place.folder), "ab")
-        finally:
-            os.close(place.folder)
-    except (OSError, ValueError) as error:
-        raise SpecError(
-            f"cannot write {what} {shown(str(path))}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+    with _located(path, what) as place:
+        if place.is_stream:
+            raise OSError("it is no plain file, so what is written could not be read back")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return io.FileIO(os.open(place.name, flags, 0o666, dir_fd=place.folder), "ab")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +58,21 @@ class _Place:
     def is_stream(self) -> bool:
         """Whether it is written to in place: a pipe, a device, or a file that is already open."""
         return self.magic or (self.found is not None and not stat.S_ISREG(self.found.st_mode))
+
+
+@contextmanager
+def _located(path: Path, what: str) -> Iterator[_Place]:
+    """Where a path leads. Errors, also of what is done there, become messages that name the path."""
+    try:
+        place = _locate(path)
+        try:
+            yield place
+        finally:
+            os.close(place.folder)
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"cannot write {what} {shown(str(path))}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def _locate(path: Path) -> _Place:

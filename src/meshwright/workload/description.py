@@ -72,7 +72,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "device_memory": lambda text: float(parse_bytes(text)),
     "flops": parse_flops,
 }
-"""How each part of a description is read from text."""
+"""How each field of a description is read from text."""
 
 
 def model_of(node: yaml.Node, source: str) -> Model:

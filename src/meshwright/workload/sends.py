@@ -113,14 +113,14 @@ def _activations(step: _Step) -> Iterator[_Send]:
     """What the cut matrices of a layer need: a sum after attention and one after the rest, in every pass.
 
     With sequence parallelism a sum is a reduce-scatter, and what it cut is gathered before; the backward pass
-    gathers once more, as only a part of what the forward pass gathered is kept.
+    gathers once more, as only a slice of what the forward pass gathered is kept.
     """
     model, passes = step.model, step.passes
-    parts = [("activations", 2, 1, "")]
+    sublayers = [("activations", 2, 1, "")]
     if model.expert_params:
-        parts = [("attention", 1, 1, ""), ("experts' activations", 1, model.top_k, "k x ")]
+        sublayers = [("attention", 1, 1, ""), ("experts' activations", 1, model.top_k, "k x ")]
     how = f"{passes} forward, 1 backward" if passes > 1 else "forward and backward"
-    for name, sums, factor, letter in parts:
+    for name, sums, factor, letter in sublayers:
         times = sums * (passes + 1)
         kinds = [(Goal.ALL_REDUCE, name, times, how)]
         if model.sequence_parallel:
