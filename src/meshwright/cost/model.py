@@ -61,15 +61,18 @@ class PhaseCost:
 
 
 def _together(work: float, latency: float, turns: float) -> float:
-    """Work and latency add up; but in the turns of a ring with handshakes, one half of a message is on its way while
-    the other waits for its handshake.
+    """Work and latency add up, except in a ring with handshakes, where one half of a message is on its way while the
+    other half waits for its handshake.
+
+    For example, 4 turns with 20 us of work and 8 us of latency in all take 22 us: only the first turn's latency shows.
+    With 2 us of work they take 9 us: the latency of all turns, and the half of the work that nothing hides.
     """
     return max(work + latency / turns, work / 2 + latency) if turns else work + latency
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The time of a step, and where it goes."""
+    """The time of a step, and where it goes; held: the most bytes that a device holds before it."""
 
     algorithm: str
     held: float
