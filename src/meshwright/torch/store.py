@@ -1,12 +1,11 @@
-"""Agreement between ranks through the store that init_process_group already has: no tensors, no process group, no
-device.
+"""Agreement between ranks through the store of init_process_group: comparing values, and finding out who is missing.
 
-The first rank of those concerned collects what everyone has to say, judges, and publishes the verdict, so that all
-end with the same error, or none does.
+It needs no tensors, no process group and no device. The first of the ranks collects the values of all, judges them, and
+publishes the verdict, so that all ranks raise the same error, or none does.
 
-A call on a TCPStore waits for its server without a limit, also where it takes a timeout: a wait that has timed out is
-cancelled, and the server is to confirm that. So a server that hangs holds up whoever calls it, and, as the call keeps
-the store's lock, everyone else in the process. `in_time` does such calls, and cuts the connection when time is up.
+A call on a TCPStore may wait for ever for its server even if it takes a timeout: after the timeout it cancels the wait,
+and waits for the server to confirm that. So a server that hangs blocks the caller, and, as the call keeps the store's
+lock, everyone else in the process. `in_time` does such calls, and cuts the connection when time is up.
 """
 
 import contextlib
