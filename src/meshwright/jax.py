@@ -1,6 +1,7 @@
 """Plans on JAX meshes: functions for `shard_map` that carry out the plan's programs with XLA's collectives.
 
-The mesh has an axis per factor of the placement, so that every group of a program is a set of mesh axes.
+The mesh has an axis per factor of the placement, so that every group of a program is a set of mesh axes. Arrays of JAX
+cannot be written to, and XLA decides what overlaps, so the runtime's payload and its walk are of no use here.
 """
 
 from collections.abc import Sequence

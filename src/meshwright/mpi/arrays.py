@@ -17,13 +17,14 @@ KNOWN = frozenset("bBhHiIlLqQfdgFDG")
 
 
 ARRAYS = Arrays(
+    length=lambda array: array.size,
     is_flat=lambda array: array.flags.c_contiguous,
     permuted=np.transpose,
     # Bytes only where MPI does not know the dtype, as a message may have no more than 2**31 elements.
     sendable=lambda array: array if array.dtype.char in KNOWN else array.view(np.uint8),
     empty=lambda length, like: np.empty(length, like.dtype),
     dtype=lambda array: array.dtype.str,
-    kind=lambda array: str(array.dtype),
+    words=lambda array: str(array.dtype),
 )
 
 

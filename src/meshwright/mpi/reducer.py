@@ -187,15 +187,16 @@ class Reducer:
         except EngineError as error:
             self._calls.refuse(goal, over, error)
             raise
-        call.check(call.words, call.bytes)
-        if call.length:
+        call.kind.check(call.kind.words, call.kind.bytes)
+        if call.kind.length:
             self._run(call, op)
         kept: Array = call.kept
         return kept
 
     def _run(self, call: Prepared, op: str) -> None:
         at: list[tuple[Flow, Call]] = []  # the collectives so far, the last one under way
-        alone = len(call.cut) == 1
+        role, cut = call.kind.role, call.kind.cut
+        alone = len(cut) == 1
 
         def run(flow: Flow, move: Call, where: LaneGroup, source: Array, target: Array) -> Iterable[Any]:
             at.append((flow, move))
@@ -206,10 +207,10 @@ class Reducer:
             new = partial(self._room, -1 - where[0])
             return start_collective(move.collective, group, source, target, operation, new)
 
-        with self._waiting(lambda: call.role.words(*at[-1]) if at else "starting a call"):
+        with self._waiting(lambda: role.words(*at[-1]) if at else "starting a call"):
             # MPI has no halves, whose sums would overflow: an average is divided once, at the end.
             divide: Divide = "after" if op == "avg" else ""
-            payload = Payload(call.role, call.cut, call.given, call.result, ARRAYS, self._room, divide)
+            payload = Payload(role, cut, call.given, call.result, ARRAYS, self._room, divide)
             if alone:
                 walk_alone(payload.chunks[0], run)
             else:

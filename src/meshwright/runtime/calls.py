@@ -9,7 +9,7 @@ from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.choose import Chooser, Over
 from meshwright.runtime.notices import Notices
-from meshwright.runtime.payload import Array, Arrays, length_of
+from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
 
 _OPERATIONS = frozenset({"sum", "avg", "max", "min"})
@@ -27,29 +27,28 @@ def check_average(op: str, fits: bool, dtype: object, needed: str = "floating po
         raise EngineError(f"op='avg' needs {needed}, not {dtype}: reduce with 'sum', then divide")
 
 
-class Prepared(NamedTuple):
-    """A call that can be made.
+class Kind(NamedTuple):
+    """What calls have in common that are of one reduction, length, dtype and operation.
 
-    length: the elements of the whole array, also where a rank gives or gets a part of it.
-    kept: what the caller gets back, a view of `result`.
+    length: the elements of the whole array, also where a rank gives or gets a part of it; `bytes` is its size.
     words: the call in words, which ranks compare.
     """
 
-    number: int
     role: Role
     check: CallCheck
-    cut: Sequence[Cut]
     length: int
+    bytes: int
+    cut: Sequence[Cut]
+    words: tuple[str, ...]
+
+
+class Prepared(NamedTuple):
+    """A call that can be made. kept: what the caller gets back, a view of `result`."""
+
+    kind: Kind
     given: Array
     result: Array
     kept: Array
-    words: tuple[str, ...]
-
-    @property
-    def bytes(self) -> int:
-        """The size of the whole array."""
-        size: int = self.length * self.given.itemsize
-        return size
 
 
 class Calls:
@@ -61,6 +60,7 @@ class Calls:
         """No call is made yet; there are a role and a check for each of the plan's reductions."""
         self.rank, self.roles, self.checks, self.arrays = rank, roles, checks, arrays
         self.choose, self.notices = Chooser(plan), Notices(plan, rank)
+        self.kinds: dict[tuple[int, str, int, Any], Kind] = {}
 
     def prepare(self, goal: Goal, given: Array, out: Array | None, op: str, over: Over) -> Prepared:
         """Find out which reduction is meant, how large it is, and where its result goes.
@@ -70,29 +70,36 @@ class Calls:
         arrays, whole = self.arrays, given if out is None else out
         is_part = goal.start is Holding.PART and out is None
         number = self.choose(goal, over, whole.nbytes, is_part)
-        role = self.roles[number]
-        size = len(role.ranks)
-        length = length_of(whole) * (size if is_part else 1)
-        mine = part_length(length, size, role.ranks.index(self.rank))
-        result = kept = given
+        ranks = self.roles[number].ranks
+        length = arrays.length(whole) * (len(ranks) if is_part else 1)
+        key = number, op, length, given.dtype
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = self._kind(number, op, length, given)
+        if goal.in_place:
+            return Prepared(kind, given, given, given)
+        mine = part_length(length, len(ranks), ranks.index(self.rank))
         if goal.end is Holding.PART:
-            result = arrays.empty(part_length(length, size, 0), given)
-            kept = result[:mine]
-        elif goal.start is Holding.PART:
-            if (has := length_of(given)) != mine:
-                raise EngineError(
-                    f"rank {self.rank} gives {has} elements, but its part of {length} over {size} ranks has {mine}"
-                )
-            if arrays.kind(whole) != arrays.kind(given):
-                raise EngineError(f"out is {arrays.kind(whole)}, the part is {arrays.kind(given)}")
-            result = kept = arrays.empty(length, given) if out is None else out
-        kind = op if goal.reduces else "any"
-        dtype = arrays.dtype(given)
-        words = ("gives", str(length), "elements of", dtype, "to", goal, kind, "of", f"reduction {number}")
-        cut = role.cut(length, given.itemsize)
+            result = arrays.empty(part_length(length, len(ranks), 0), given)
+            return Prepared(kind, given, result, result[:mine])
+        if (has := arrays.length(given)) != mine:
+            raise EngineError(
+                f"rank {self.rank} gives {has} elements, but its part of {length} over {len(ranks)} ranks has {mine}"
+            )
+        if arrays.words(whole) != arrays.words(given):
+            raise EngineError(f"out is {arrays.words(whole)}, the part is {arrays.words(given)}")
+        result = arrays.empty(length, given) if out is None else out
+        return Prepared(kind, given, result, result)
+
+    def _kind(self, number: int, op: str, length: int, given: Array) -> Kind:
+        role = self.roles[number]
+        goal, cut, size = role.planned.communication.goal, role.cut(length, given.itemsize), length * given.itemsize
         if length:
-            self.notices.chunks(number, len(cut), length * given.itemsize)
-        return Prepared(number, role, self.checks[number], cut, length, given, result, kept, words)
+            self.notices.chunks(number, len(cut), size)
+        what = f"reduction {number}"
+        kind = op if goal.reduces else "any"
+        words = ("gives", str(length), "elements of", self.arrays.dtype(given), "to", goal, kind, "of", what)
+        return Kind(role, self.checks[number], length, size, cut, words)
 
     def refuse(self, goal: Goal, over: Over, error: EngineError) -> None:
         """Tell the others, who may be about to compare this call, that this rank cannot make it."""

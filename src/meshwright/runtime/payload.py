@@ -21,25 +21,22 @@ Array = Any
 class Arrays:
     """What libraries spell differently.
 
+    length: how many elements an array has.
     is_flat: whether the elements lie one after another in memory, so that `reshape(-1)` is a view.
     permuted: a view with the array axes in another order.
     sendable: a view of a flat array that can be sent where nothing is reduced, whatever its dtype.
     empty: a new flat array of a length, with dtype and device like another one.
     dtype: its name, as ranks compare it.
-    kind: the dtype in words, and the device where there are several; given and result must be of the same kind.
+    words: the dtype, and the device where there are several; what is given and its result must be alike in both.
     """
 
+    length: Callable[[Array], int]
     is_flat: Callable[[Array], bool]
     permuted: Callable[[Array, tuple[int, ...]], Array]
     sendable: Callable[[Array], Array]
     empty: Callable[[int, Array], Array]
     dtype: Callable[[Array], str]
-    kind: Callable[[Array], str]
-
-
-def length_of(array: Array) -> int:
-    """How many elements an array has."""
-    return prod(array.shape)
+    words: Callable[[Array], str]
 
 
 Allocate = Callable[[int, int, Array], Array]
@@ -114,19 +111,19 @@ class Payload:
         self.goal, self.size = role.planned.communication.goal, len(role.ranks)
         self.arrays, self.given, self.result, self.divide = arrays, given, result, divide
         in_place = self.goal.in_place
-        length = length_of(result if self.goal.start is Holding.PART else given)
+        length = arrays.length(result if self.goal.start is Holding.PART else given)
         _, takes, gives = sizes(cut[0].flow.schedule, length)
         if in_place and len(cut) > 1:
             takes = gives = length
         changed = divide == "before" and not in_place  # but the caller's array must stay as it is
-        copied = changed or not arrays.is_flat(given) or length_of(given) != takes
+        copied = changed or not arrays.is_flat(given) or arrays.length(given) != takes
         self.source = _pad(allocate(INPUT, takes, given), given) if copied else given.reshape(-1)
         if divide == "before":
             self.source /= self.size
         if in_place:
             self.target, self.elsewhere = self.source, copied
         else:
-            self.elsewhere = not arrays.is_flat(result) or length_of(result) != gives
+            self.elsewhere = not arrays.is_flat(result) or arrays.length(result) != gives
             self.target = allocate(OUTPUT, gives, given) if self.elsewhere else result.reshape(-1)
         slots = count(SCRATCH)
 
@@ -174,7 +171,7 @@ class Payload:
             self.target /= self.size
         if self.elsewhere:
             result = self.result
-            result[...] = self.target[: length_of(result)].reshape(result.shape)
+            result[...] = self.target[: self.arrays.length(result)].reshape(result.shape)
 
 
 def _nothing() -> None:
@@ -187,7 +184,7 @@ def _copy(target: Array, source: Array) -> None:
 
 def _pad(room: Array, array: Array) -> Array:
     """Put an array at the front of a flat one that may be longer, and zeros behind it."""
-    length = length_of(array)
+    length = prod(array.shape)
     room[:length].reshape(array.shape)[...] = array
     room[length:] = 0
     return room

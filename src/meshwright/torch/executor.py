@@ -16,12 +16,13 @@ from meshwright.runtime.words import first_line
 from meshwright.torch.collectives import run_collective
 
 ARRAYS = Arrays(
+    length=torch.Tensor.numel,
     is_flat=torch.Tensor.is_contiguous,
     permuted=torch.permute,
     sendable=lambda tensor: tensor.view(torch.uint8),
     empty=lambda length, like: like.new_empty(length),
     dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
-    kind=lambda tensor: f"{tensor.dtype} on {tensor.device}",
+    words=lambda tensor: f"{tensor.dtype} on {tensor.device}",
 )
 
 Groups = Mapping[LaneGroup, dist.ProcessGroup]

@@ -209,13 +209,14 @@ class Reducer:
             if self._queue.idle():  # otherwise calls before this one are still to be counted
                 self._calls.refuse(goal, over, error)
             raise
+        kind = call.kind
         staged = backend == "gloo" and tensor.device.type != "cpu"  # gloo talks from the host's memory
         ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
 
         def communicate() -> torch.Tensor:
             try:
-                call.check(call.words, call.bytes)
-                if call.length:
+                kind.check(kind.words, kind.bytes)
+                if kind.length:
                     self._run(call, op, backend, ready)
             except BaseException:
                 self._give_up()  # others may be in the call, and wait for this rank
@@ -231,17 +232,17 @@ class Reducer:
 
     def _run(self, call: Prepared, op: str, backend: str, ready: torch.cuda.Event | None) -> None:
         """Run a call. ready: what to wait for before a tensor on the GPU is copied to the host's memory for gloo."""
-        given, result = call.given, call.result
+        kind, given, result, _ = call
         if ready is not None:
             ready.synchronize()
             given = given.cpu()
             result = given if call.result is call.given else torch.empty_like(result, device="cpu")
         try:
-            self._executor.run(call.role, call.cut, given, result, op, backend)
+            self._executor.run(kind.role, kind.cut, given, result, op, backend)
         except EngineError as error:
             self._give_up()
-            late = StoreChannel(self._store, call.role.ranks, self.rank, LATE)
-            raise call.check.explain(call.words, error, late) from error
+            late = StoreChannel(self._store, kind.role.ranks, self.rank, LATE)
+            raise kind.check.explain(kind.words, error, late) from error
         if ready is not None:
             call.result.copy_(result)
             torch.cuda.current_stream(call.result.device).synchronize()
