@@ -68,6 +68,10 @@ class Goal(StrEnum):
     end: Holding | None
     flat: Collective | None
     least: Least
+    reduces: bool
+    """Whether contributions are added up; if not, data is only moved."""
+    in_place: bool
+    """Whether the result has the size of what is given, so that it can take its place."""
 
     ALL_REDUCE = "all-reduce", Holding.CONTRIBUTION, Holding.WHOLE, Collective.ALL_REDUCE, _exchanged_twice
     REDUCE_SCATTER = "reduce-scatter", Holding.CONTRIBUTION, Holding.PART, Collective.REDUCE_SCATTER, _exchanged
@@ -89,22 +93,14 @@ class Goal(StrEnum):
         goal = str.__new__(cls, name)
         goal._value_ = name
         goal.start, goal.end, goal.flat, goal.least = start, end, flat, least
+        goal.reduces = start is Holding.CONTRIBUTION
+        goal.in_place = flat is not None and Holding.PART not in (start, end)
         return goal
 
     @property
     def has_programs(self) -> bool:
         """Whether programs reach it; of the others, a library has one way to do them."""
         return self.flat is not None
-
-    @property
-    def reduces(self) -> bool:
-        """Whether contributions are added up; if not, data is only moved."""
-        return self.start is Holding.CONTRIBUTION
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the result has the size of what is given, so that it can take its place."""
-        return self.has_programs and Holding.PART not in (self.start, self.end)
 
 
 PROGRAM_GOALS = tuple(goal for goal in Goal if goal.has_programs)
