@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -104,18 +105,7 @@ def check(name: str, as_json: bool, seconds: float) -> None:
     rates = measure_rates(bed, seconds)
     drops = sum(counter.drops for counter in bed.counters()) - before
     if as_json:
-        rows = [
-            {
-                "level": rate.level,
-                "senders": rate.senders,
-                "configured": rate.configured,
-                "achieved": rate.achieved,
-                "latency": rate.latency,
-                "trip": rate.trip,
-            }
-            for rate in rates
-        ]
-        print_json({"name": name, "rates": rows, "drops": drops})
+        print_json({"name": name, "rates": [asdict(rate) for rate in rates], "drops": drops})
     else:
         table = new_table("link of a", "senders", "configured", "achieved", "error", "latency", "a byte takes")
         for rate in rates:

@@ -19,8 +19,9 @@ from meshwright.errors import EngineError, SpecError
 from meshwright.measure.jobs import Bar, Job, measure_here, no_bar
 from meshwright.measure.records import Measurement, Records
 from meshwright.measure.trials.runners import require
+from meshwright.runtime.launch import ending
 from meshwright.runtime.signals import die_with_parent, fork
-from meshwright.testbed.bed import Testbed, ending
+from meshwright.testbed.bed import Testbed
 
 POLL = 0.05
 

@@ -1,4 +1,4 @@
-"""Starting ranks on this machine, with torchrun or mpirun.
+"""Starting ranks on this machine: with torchrun or mpirun, or a command for each rank.
 
 Nothing in the current folder is imported or executed: Python is started with a safe path, and programs are looked for
 only in the absolute folders of PATH.
@@ -9,9 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from meshwright.errors import EngineError, TooLargeError
 from meshwright.runtime.signals import die_with_parent, interrupting
@@ -85,10 +88,10 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
             return launcher.wait()
         finally:
             if launcher is not None and launcher.poll() is None:
-                _end(launcher)
+                _end_launcher(launcher)
 
 
-def _end(launcher: "subprocess.Popen[bytes]") -> None:
+def _end_launcher(launcher: "subprocess.Popen[bytes]") -> None:
     """End a launcher, which ends its ranks; if it does not within ten seconds, kill them all."""
     launcher.terminate()
     try:
@@ -96,3 +99,51 @@ def _end(launcher: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         os.killpg(launcher.pid, signal.SIGKILL)
         launcher.wait()
+
+
+def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], grace: float) -> int:
+    """Run a command for each rank, all at once; 0, or the exit code of the first one to fail.
+
+    They have no stdin. When one fails it is named on stderr, and the others, with what they started, are ended after
+    `grace` seconds. When this process is interrupted they are ended too; when it is killed, only the ranks themselves.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    die = partial(die_with_parent, os.getpid(), signal.SIGTERM)
+    nothing = subprocess.DEVNULL
+    failed = 0
+    try:
+        for command, environment in zip(commands, environments, strict=True):
+            started.append(subprocess.Popen(command, env=environment, stdin=nothing, process_group=0, preexec_fn=die))
+        waiting = dict(enumerate(started))
+        while waiting and not failed:
+            time.sleep(0.02)
+            for rank, process in list(waiting.items()):
+                if process.poll() is not None:
+                    del waiting[rank]
+                    if process.returncode and not failed:
+                        failed = process.returncode
+                        print(f"rank {rank} {ending(failed)}: the others are ended", file=sys.stderr, flush=True)
+    finally:
+        if any(process.poll() != 0 for process in started):
+            _end_ranks(started, grace if failed else 0.0)
+    return failed if failed >= 0 else 128 - failed
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _end_ranks(processes: Sequence["subprocess.Popen[Any]"], grace: float) -> None:
+    """End processes that were started here, and what they started, after some time to end by themselves."""
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(0.05)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + 5
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))

@@ -2,21 +2,15 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from meshwright.errors import EngineError, SpecError
-from meshwright.runtime.launch import safe_environment
+from meshwright.runtime.launch import run_ranks, safe_environment
 from meshwright.runtime.seats import TESTBED
-from meshwright.runtime.signals import die_with_parent
 from meshwright.system.model import System
 from meshwright.system.read import parse_system_yaml, system_document
 from meshwright.testbed.build import (
@@ -108,64 +102,26 @@ class Testbed:
             "oob_tcp_if_include": INTERFACE,
             "mpi_yield_when_idle": "1",
         }
-        hosts = ",".join(f"{self.network.address(device)}:1" for device in range(self.system.devices))
-        launcher = [
-            "mpirun",
-            "-n",
-            str(self.system.devices),
-            "--host",
-            hosts,
-            "--allow-run-as-root",
-            "--bind-to",
-            "none",
-        ]
+        devices = self.system.devices
+        hosts = ",".join(f"{self.network.address(device)}:1" for device in range(devices))
+        launcher = ["mpirun", "-n", str(devices), "--host", hosts, "--allow-run-as-root", "--bind-to", "none"]
         launcher += [word for name, value in settings.items() for word in ("--mca", name, value)]
-        for name, value in ((TESTBED, self.network.name), ("OMP_NUM_THREADS", "1")):
-            launcher += ["-x", f"{name}={value}"]
+        launcher += ["-x", f"{TESTBED}={self.network.name}", "-x", "OMP_NUM_THREADS=1"]
         return self.command(0, [*launcher, *command])
 
     def device(self, address: str) -> int:
         """The device with an address."""
-        for device in range(self.system.devices):
-            if self.network.address(device) == address:
-                return device
-        raise SpecError(f"testbed {self.network.name!r} has no device with the address {address!r}")
+        addresses = [self.network.address(device) for device in range(self.system.devices)]
+        if address not in addresses:
+            raise SpecError(f"testbed {self.network.name!r} has no device with the address {address!r}")
+        return addresses.index(address)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
-        """Run a command on every device, as ranks of one job; 0, or the exit code of the first one to fail.
-
-        They have no stdin. When one fails, it is named on stderr, and the others are ended with all that they started.
-        The same happens when this process is interrupted; when it is killed, only the commands themselves end.
-        """
-        started: list[subprocess.Popen[bytes]] = []
-        port = self.port()
-        die = partial(die_with_parent, os.getpid(), signal.SIGTERM)
-        failed = 0
-        try:
-            for device in range(self.system.devices):
-                settings = {**safe_environment(environment), **self.environment(device, port)}
-                started.append(
-                    subprocess.Popen(
-                        self.command(device, command),
-                        env=settings,
-                        stdin=subprocess.DEVNULL,
-                        process_group=0,
-                        preexec_fn=die,
-                    )
-                )
-            waiting = list(started)
-            while waiting and not failed:
-                time.sleep(0.02)
-                for rank, process in enumerate(started):
-                    if process in waiting and process.poll() is not None:
-                        waiting.remove(process)
-                        if process.returncode and not failed:
-                            failed = process.returncode
-                            print(f"rank {rank} {ending(failed)}: the others are ended", file=sys.stderr, flush=True)
-        finally:
-            if any(process.poll() != 0 for process in started):
-                _end(started, grace if failed else 0.0)
-        return failed if failed >= 0 else 128 - failed
+        """Run a command on every device, as the ranks of one job; see `run_ranks`."""
+        safe, port = safe_environment(environment), self.port()
+        devices = range(self.system.devices)
+        commands = [self.command(device, command) for device in devices]
+        return run_ranks(commands, [safe | self.environment(device, port) for device in devices], grace)
 
     def counters(self) -> list[Counter]:
         """What has crossed each link since the testbed came up, outermost links first."""
@@ -188,11 +144,6 @@ class Testbed:
     def down(self) -> None:
         """Remove it."""
         down(self.network.name)
-
-
-def ending(code: int) -> str:
-    """How a process ended, in words."""
-    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def up(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> Testbed:
@@ -281,18 +232,3 @@ def temporary(system: System, name: str = DEFAULT_NAME, burst: int = BURST) -> I
 
 def _state(name: str) -> Path:
     return STATE / f"testbed-{name}.json"
-
-
-def _end(processes: Sequence["subprocess.Popen[Any]"], grace: float) -> None:
-    """End processes that were started here, and what they started, after some time to end by themselves."""
-    deadline = time.monotonic() + grace
-    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-        time.sleep(0.05)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-        deadline = time.monotonic() + 5
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
