@@ -254,7 +254,10 @@ def mpi_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome:
     statuses: dict[int, int] = {}
     file = folder / f"pid{scenario.victim}"
     if not wait_for(lambda: file.exists() or ended(pid, statuses), 60) or not file.exists():
-        return Outcome("failed", f"mpirun did not start: {text_of(folder / 'job')[-300:]}", details)
+        said = text_of(folder / "job")
+        if "comparing plans with all other ranks" in said:  # on a busy machine the victim came later than the timeout
+            return Outcome(MISSED, details=details)
+        return Outcome("failed", f"mpirun did not start: {said[-300:]}", details)
     if not _strike(scenario, progress, int(file.read_text()), number, statuses, pid):
         _end([pid], statuses)
         return Outcome(MISSED, details=details)
