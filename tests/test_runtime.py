@@ -5,10 +5,16 @@ from math import inf, nan
 from typing import Any
 
 import pytest
+import torch
 
 from meshwright import EngineError, Goal, MeshwrightWarning, Pipelined, load_library
+from meshwright.runtime.agreement import CallCheck
+from meshwright.runtime.calls import Calls
+from meshwright.runtime.choose import KEPT
 from meshwright.runtime.notices import Notices
+from meshwright.runtime.role import role_of
 from meshwright.runtime.waiting import check_timeout
+from meshwright.torch.executor import ARRAYS
 from tests.engines import hierarchical, pipelined_plan
 
 
@@ -49,3 +55,24 @@ def test_chunks_that_vanish_are_said_once_per_reduction() -> None:
         "steps do not overlap: make the plan for the size of the calls"
     ]
     Notices(plan, 1).chunks(0, 1, 1 << 22)
+
+
+class _Silent:
+    """A channel that nothing may be said on."""
+
+    def agree(self, *_: Any) -> None:
+        raise AssertionError
+
+    announce = agree
+
+
+def test_sizes_that_always_change_do_not_fill_the_memory() -> None:
+    plan = hierarchical(Goal.ALL_REDUCE)
+    role = role_of(plan, 0, 0)
+    calls = Calls(plan, 0, [role], [CallCheck("", role.ranks, "never", _Silent())], ARRAYS)
+    for length in (*range(1, 3 * KEPT), 5):
+        tensor = torch.ones(length)
+        prepared = calls.prepare(Goal.ALL_REDUCE, tensor, None, "sum", None)
+        assert (prepared.kind.length, prepared.kept is tensor) == (length, True)
+        assert len(calls.kinds) <= KEPT
+        assert len(calls.choose.found) <= KEPT

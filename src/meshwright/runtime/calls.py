@@ -7,7 +7,7 @@ from meshwright.errors import EngineError
 from meshwright.language.goals import Goal, Holding
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import CallCheck
-from meshwright.runtime.choose import Chooser, Over
+from meshwright.runtime.choose import KEPT, Chooser, Over
 from meshwright.runtime.notices import Notices
 from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
@@ -75,6 +75,8 @@ class Calls:
         key = number, op, length, given.dtype
         kind = self.kinds.get(key)
         if kind is None:
+            if len(self.kinds) >= KEPT:
+                self.kinds.clear()
             kind = self.kinds[key] = self._kind(number, op, length, given)
         if goal.in_place:
             return Prepared(kind, given, given, given)

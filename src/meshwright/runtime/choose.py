@@ -15,6 +15,10 @@ one.
 """
 
 
+KEPT = 1000
+"""How many choices, and kinds of calls, are kept, so that sizes which always change do not fill the memory."""
+
+
 class Chooser:
     """Finds the reduction that a call means; what was found once is kept."""
 
@@ -29,6 +33,8 @@ class Chooser:
             over = operator.index(over) if isinstance(over, SupportsIndex) else tuple(over)
         number = self.found.get((goal, over, payload, is_part))
         if number is None:
+            if len(self.found) >= KEPT:
+                self.found.clear()
             number = self.found[goal, over, payload, is_part] = choose(self.plan, goal, over, payload, is_part)
         return number
 
