@@ -45,12 +45,22 @@ def interrupting() -> Iterator[None]:
 
 @contextmanager
 def holding_back() -> Iterator[None]:
-    """Let the signals that ask to end wait until this is over, also in processes that are started meanwhile."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    """Let the signals that ask to end wait until this is over.
+
+    A mask would not do: another thread could take the signal, and Python would handle it here all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ENDING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
 
 
 def fork(work: Callable[[], int | None], end: Callable[[int], object] = os._exit) -> int:
@@ -61,11 +71,14 @@ def fork(work: Callable[[], int | None], end: Callable[[int], object] = os._exit
     """
     sys.stdout.flush()  # otherwise the child would write the same text again
     sys.stderr.flush()
-    with holding_back():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
         pid = os.fork()
         if pid == 0:
             for number in ENDING:
                 signal.signal(number, signal.SIG_DFL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if pid:
         return pid
     status = 1

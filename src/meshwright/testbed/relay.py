@@ -17,7 +17,6 @@ import fcntl
 import heapq
 import os
 import select
-import signal
 import struct
 import sys
 import time
@@ -101,5 +100,4 @@ def _say_ready() -> None:
 
 
 if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started this may hold signals back
     relay(known(sys.argv[1]).network)
