@@ -41,8 +41,8 @@ LONG: dict[str, str] = {}
 
 _NAMED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
-FRONT_DOORS = ("meshwright", "meshwright.__main__")
-"""What users start with; nothing imports them."""
+FRONT_DOORS = ("meshwright", "meshwright.names", "meshwright.__main__")
+"""What users start with; no room imports them."""
 
 
 @dataclass(frozen=True, slots=True)

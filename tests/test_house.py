@@ -51,9 +51,10 @@ def test_nothing_imports_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_nothing_imports_the_front_doors() -> None:
+def test_no_room_imports_the_front_doors() -> None:
     """Not even a package: `from meshwright import …` is for users."""
-    assert not [str(each) for each in IMPORTS if each.imported in FRONT_DOORS]
+    inside = [each for each in IMPORTS if each.importer not in FRONT_DOORS]
+    assert not [str(each) for each in inside if each.imported in FRONT_DOORS]
 
 
 def test_benchmarks_use_the_library_and_not_the_command_line() -> None:

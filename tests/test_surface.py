@@ -57,6 +57,12 @@ def test_every_function_has_an_example(name: str) -> None:
     assert ">>>" in (FUNCTIONS[name].__doc__ or "")
 
 
+def test_names_are_listed_and_a_wrong_one_is_refused() -> None:
+    assert dir(meshwright) == sorted(["jax", "mpi", "torch", *meshwright.__all__])
+    with pytest.raises(AttributeError, match="module 'meshwright' has no attribute 'plam'"):
+        meshwright.plam  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_names_say_what_is_taken() -> None:
     takes = {"load_": "spec", "read_": "path", "parse_": "text"}
     count = 0

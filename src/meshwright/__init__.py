@@ -1,111 +1,24 @@
 """Meshwright places parallelism axes on hierarchical clusters and synthesizes the collectives that reduce over them."""
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
-
-from meshwright.cost.library import Library, LibraryRule, load_library
-from meshwright.errors import (
-    EngineError,
-    InvalidProgramError,
-    MeshwrightError,
-    MeshwrightWarning,
-    PlacementError,
-    ProgramSyntaxError,
-    SpecError,
-    TooLargeError,
-)
-from meshwright.language.goals import Goal, TransferKind
-from meshwright.language.interpreter import run_program
-from meshwright.language.parse import parse_pipelined, parse_program
-from meshwright.language.program import ROOTED, Collective, Grouping, Pipelined, Program, Step
-from meshwright.language.semantics import check_program
-from meshwright.language.synthesis import ProgramGraph, program_graph
-from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
-from meshwright.placement.placement import Placement, count_placements, parse_axes, placements
-from meshwright.planning.constraints import Constraint, ConstraintRule, fixed_row, inside, not_across
-from meshwright.planning.plan import Plan, Planned
-from meshwright.planning.planfile import read_plan, write_plan
-from meshwright.planning.planner import Ranking, plan
-from meshwright.system.model import Fabric, Level, Link, System
-from meshwright.system.read import load_system, parse_system, preset
-from meshwright.workload.communication import Communication, Line, Reduction, Transfer, parse_reduction
-from meshwright.workload.llm import Model, Recompute
-from meshwright.workload.read import WorkloadFile, load_workload
-from meshwright.workload.workload import Workload
-
-__all__ = [
-    "ROOTED",
-    "Collective",
-    "Communication",
-    "Constraint",
-    "ConstraintRule",
-    "EngineError",
-    "Fabric",
-    "Goal",
-    "Grouping",
-    "Hierarchy",
-    "InvalidProgramError",
-    "Level",
-    "Library",
-    "LibraryRule",
-    "Line",
-    "Link",
-    "MeshwrightError",
-    "MeshwrightWarning",
-    "Model",
-    "Pipelined",
-    "Placement",
-    "PlacementError",
-    "Plan",
-    "Planned",
-    "Program",
-    "ProgramGraph",
-    "ProgramSyntaxError",
-    "Ranking",
-    "Recompute",
-    "Reduction",
-    "SpecError",
-    "Step",
-    "System",
-    "TooLargeError",
-    "Transfer",
-    "TransferKind",
-    "Workload",
-    "WorkloadFile",
-    "check_program",
-    "count_placements",
-    "fixed_row",
-    "inside",
-    "load_library",
-    "load_system",
-    "load_workload",
-    "not_across",
-    "parse_axes",
-    "parse_hierarchy",
-    "parse_pipelined",
-    "parse_program",
-    "parse_reduction",
-    "parse_system",
-    "placements",
-    "plan",
-    "preset",
-    "program_graph",
-    "read_plan",
-    "reduction_hierarchy",
-    "run_program",
-    "write_plan",
-]
-
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwright import jax as jax
     from meshwright import mpi as mpi
     from meshwright import torch as torch
+    from meshwright.names import *  # noqa: F403
+    from meshwright.names import __all__ as __all__
 else:
-
-    def __getattr__(name: str) -> ModuleType:
-        """Import an engine when it is first used: each needs its own library."""
+    # Everything is imported when it is first used: an engine needs its own library, and the names need NumPy, which a
+    # command such as `meshwright --help` does without.
+    def __getattr__(name: str) -> Any:
         if name in ("torch", "jax", "mpi"):
             return import_module(f"meshwright.{name}")
+        names = import_module("meshwright.names")
+        if name in names.__all__ or name == "__all__":
+            return globals().setdefault(name, getattr(names, name))
         raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return ["jax", "mpi", "torch", *import_module("meshwright.names").__all__]

@@ -241,6 +241,20 @@ def test_python_dash_m_and_lean_imports() -> None:
     assert json.loads(done.stdout)["systems"]
 
 
+def test_help_and_a_bare_import_are_quick() -> None:
+    """NumPy takes half of the time of an import, so it is loaded when something needs it."""
+    code = (
+        "import sys, runpy, meshwright; sys.argv = ['meshwright', '--help']\n"
+        "try: runpy.run_module('meshwright', run_name='__main__')\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert meshwright.parse_axes('a=2') == {'a': 2} and 'numpy' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Commands:" in done.stdout
+
+
 def test_kinds_of_devices_are_merged() -> None:
     document = run_json("check", "Reduce all; Broadcast all", "--hierarchy", "a=2,b=2,c=2")
     kinds = document["states"][1]["devices"]
