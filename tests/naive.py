@@ -110,14 +110,16 @@ class Naive:
                 Collective.REDUCE: (one, 1),
                 Collective.BROADCAST: (one, 1),
             }[collective]
-            if collective is Collective.BROADCAST:
-                return [([[(k, k + 1, amount) for k in range(size - 1)]], rounds * path)]
-            if collective is Collective.REDUCE:
-                return [([[(k + 1, k, amount) for k in range(size - 1)]], rounds * path)]
+            orders = self.turned(members) if self.rotates else [list(range(size))]
+            if collective in (Collective.BROADCAST, Collective.REDUCE):
+                # Every ring is followed from the root on, until it would come back to it.
+                chains = [pairwise(order[order.index(0) :] + order[: order.index(0)]) for order in orders]
+                downwards = collective is Collective.BROADCAST
+                variants = [[(a, b, one) if downwards else (b, a, one) for a, b in chain] for chain in chains]
+                return [(variants, cycle if self.rotates else path)]
             if self.handshake:  # nobody's next message is ahead of anybody's last
                 around = zip(members, [*members[1:], members[0]], strict=True)
                 cycle = (size - 1) * max(self.latency(a, b) for a, b in around)
-            orders = self.turned(members) if self.rotates else [list(range(size))]
             if algorithm == "two-way-ring":
                 orders += [order[::-1] for order in orders]
             return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * cycle)]

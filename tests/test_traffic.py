@@ -28,6 +28,25 @@ def test_the_latency_of_a_ring_counts_its_slowest_chunk() -> None:
     assert model.seconds(flat_program(Goal.ALL_REDUCE, 2)) == pytest.approx(50e-6, rel=1e-3)
 
 
+@pytest.mark.parametrize("goal", [Goal.REDUCE, Goal.BROADCAST])
+def test_a_root_uses_all_network_cards_of_its_node(goal: Goal) -> None:
+    """As in NCCL, whose channels have a ring each: 64 GiB out of a node with eight cards of 50 GB/s."""
+    best = plan("dgx-h100:4", {"data": 32}, [Reduction(("data",), 2**36, goal=goal)], library="nccl").candidates[0]
+    assert best.default_seconds == pytest.approx(2**36 / 400e9, rel=1e-3)
+    assert best.bound_seconds == pytest.approx(best.default_seconds, rel=1e-3)
+
+
+def test_of_two_nodes_some_rings_come_back_to_that_of_the_root() -> None:
+    """Two nodes with two GPUs on buses. The bus of node 1 carries half of the payload from GPU to GPU in each ring, all
+    of it coming in, and half going out: the ring 0, 1, 2, 3 ends there, the ring 0, 3, 2, 1 goes back to node 0.
+    """
+    bus = Link(1e9, fabric=Fabric.BUS)
+    system = System("buses", (Level("node", 2, Link(1e12)), Level("gpu", 2, bus)))
+    for goal in (Goal.REDUCE, Goal.BROADCAST):
+        best = plan(system, {"a": 4}, [Reduction(("a",), 10**9, goal=goal)], library="ring").candidates[0]
+        assert best.default_seconds == pytest.approx(2.5)
+
+
 def test_switches_add_up_over_several_levels() -> None:
     reducing = Link(1e9, reduces=True)
     for inner, seconds in ((reducing, 1.0), (replace(reducing, bypass=True), 1.875), (Link(1e9), 1.875)):

@@ -11,7 +11,13 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
     """One ring in rank order, pipelined: it enters and leaves every instance once. Rooted: a ring less one edge.
 
     With `rotates`, there are many rings that share the payload, one for each way to turn the order of the children at
-    the levels below the first, so that each member has its turn in leaving an instance. A root stays where it is.
+    the levels below the first, so that each member has its turn in leaving an instance. A root stays where it is: it
+    sends its share of the payload into each ring, and each ring ends before it comes back to the root.
+
+    For example, a Broadcast from GPU 0 on two nodes with two GPUs each: the shape (2, 2). Two rings carry half of the
+    payload each: 0 to 1 to 2 to 3, less the edge from 3 to 0, and 0 to 3 to 2 to 1, less the edge from 1 to 0. So node
+    0 sends the whole payload, half of it from each GPU. It gets back half of the payload: the first ring has no edge
+    into the node, but the second ring still has to go from GPU 2 to GPU 1. A Reduce sends all of that the other way.
     """
     size = prod(shape)
     edge, rounds = {
@@ -22,11 +28,13 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
         Collective.BROADCAST: (1.0, 1.0),
     }[collective]
     closed = collective not in ROOTED
-    rotates = rotates and closed
+    below = inside(shape)
+    # The share of the rings that lack an outermost edge: those in which the root is the first member of its instance.
+    # All others lack an edge inside that instance, which changes nothing for the busiest instance: it is another one.
+    missing = 0.0 if closed else 1 / below[0] if rotates else 1.0
     # Of `fan` rotated rings, one leaves the instance at a child where all others pass on to the next child.
     stay = [(fan - 1) / fan if rotates and level > 0 else float(fan > 1) for level, fan in enumerate(shape)]
-    path = _cycle(shape) if closed else hops(shape)
-    below = inside(shape)
+    path = _cycle(shape) if missing < 1 else hops(shape)
     levels = []
     for level, fan in enumerate(shape):
         alone = 1 / below[level] if rotates else 1.0
@@ -34,8 +42,8 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
             Traffic(
                 port=edge,
                 inner=edge * stay[level],
-                shared=edge * (fan - 1 + (level == 0 and closed)),
-                outer=edge * _ends(prod(shape[:level]), closed),
+                shared=edge * (fan - 1 if level else fan - missing),
+                outer=edge * _ends(prod(shape[:level]), missing),
                 device=edge * alone,
                 device_inner=edge * stay[level] * alone,
                 messages=rounds * path[level],
@@ -43,9 +51,12 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
         )
 
     def pairs(level: int) -> Pairs:
-        around = rotates or (level == 0 and closed)
-        for child in range(shape[level] if around and shape[level] > 1 else shape[level] - 1):
-            yield child, (child + 1) % shape[level], edge * stay[level]
+        last = shape[level] - 1
+        for child in range(last):
+            yield child, child + 1, edge * stay[level]
+        back = 1 - missing if level == 0 else float(rotates)
+        if last and back:
+            yield last, 0, edge * stay[level] * back
 
     return (Phase(tuple(levels), pairs, rounds * (size - 1) * size if closed else size - 1.0, round=closed),)
 
@@ -59,9 +70,11 @@ def _cycle(shape: Shape) -> tuple[float, ...]:
     return tuple(path)
 
 
-def _ends(instances: int, closed: bool) -> int:
-    """How many edges of the ring join one of the instances to the others, at most."""
-    return min(2, instances if closed and instances > 1 else instances - 1)
+def _ends(instances: int, missing: float) -> float:
+    """How many edges of the ring join one of the instances to the others, at most; of two instances, one edge is
+    missing in some of the rings.
+    """
+    return 2 - missing if instances == 2 else 2.0 * (instances > 2)
 
 
 def two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> Phases | None:
