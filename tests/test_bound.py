@@ -61,22 +61,34 @@ def test_the_bound_is_reached_where_it_can_be(goal: Goal) -> None:
         ([(8, Link(1e9, reduces=True))], ((8,),), Goal.ALL_REDUCE, 1.0),
         # A bus carries what comes in from outside as well.
         ([(4, Link(1e12)), (4, Link(1e9, fabric=Fabric.BUS))], ((4, 4),), Goal.ALL_REDUCE, 9.0),
-        # A device whose own card is its second way out.
-        ([(2, Link(8e9, per_device=1e9)), (8, Link(1e9, bypass=True))], ((1, 8), (2, 1)), Goal.REDUCE, 0.5),
+        # A device whose own card is its second way out, but only to members of its group.
+        ([(2, Link(8e9, per_device=1e9)), (8, Link(1e9, bypass=True))], ((2, 8),), Goal.REDUCE, 0.5),
+        ([(2, Link(8e9, per_device=1e9)), (8, Link(1e9, bypass=True))], ((1, 8), (2, 1)), Goal.REDUCE, 1.0),
+        ([(4, Link(1e12)), (4, Link(1e9, fabric=Fabric.RING))], ((1, 4), (4, 1)), Goal.ALL_REDUCE, 0.75),
+        # No two members have the ring between them: all must go through the ports of the outer level.
+        ([(2, Link(1e9)), (4, Link(1e12, fabric=Fabric.RING))], ((2, 1), (1, 4)), Goal.ALL_REDUCE, 4.0),
         # On a ring both neighbours can be sent to; what goes four children far takes up four links.
         ([(8, Link(1e9, fabric=Fabric.RING))], ((8,),), Goal.ALL_REDUCE, 0.875),
         ([(8, Link(1e9, fabric=Fabric.RING))], ((2,), (4,)), Goal.ALL_REDUCE, 2.0),
         ([(8, Link(1e9, fabric=Fabric.RING))], ((4,), (2,)), Goal.ALL_REDUCE, 1.5),
+        # An axis that is not reduced over lies between two that are: pairs of neighbours, 31 links apart.
+        ([(64, Link(1e9, fabric=Fabric.RING))], ((2,), (16,), (2,)), Goal.ALL_REDUCE, 16 * (2 * 31 + 4) / 128),
+        ([(64, Link(1e9, fabric=Fabric.RING))], ((2,), (16,), (2,)), Goal.BROADCAST, 16 / 2),
+        # Four neighbours in a ring of eight: what the first of them needs must cross one link.
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((1,), (2,), (4,)), Goal.REDUCE_SCATTER, 0.75),
+        ([(8, Link(1e9, fabric=Fabric.RING))], ((1,), (2,), (4,)), Goal.ALL_REDUCE, 1.0),
         # Switches at both levels add up.
         ([(4, Link(1e9, reduces=True)), (4, Link(1e9, reduces=True))], ((4, 4),), Goal.ALL_REDUCE, 1.0),
+        # Two nodes of eight devices each send 15/8 of the payload; what the outer switch adds up counts twice.
+        ([(2, Link(1e9, reduces=True)), (8, Link(1e9, bypass=True))], ((2, 8),), Goal.ALL_REDUCE, 15 / 10),
     ],
 )
 def test_bounds_by_hand(
     levels: list[tuple[int, Link]], matrix: tuple[tuple[int, ...], ...], goal: Goal, seconds: float
 ) -> None:
     system = System("hand", tuple(Level(f"l{k}", count, link) for k, (count, link) in enumerate(levels)))
-    placement = Placement(system, ("data", "other")[: len(matrix)], matrix)
-    assert bound(layout_of(placement, ["data"]), goal, 10**9) == pytest.approx(seconds)
+    placement = Placement(system, ("data", "other", "last")[: len(matrix)], matrix)
+    assert bound(layout_of(placement, ["data", "last"][: 1 + len(matrix) // 3]), goal, 10**9) == pytest.approx(seconds)
 
 
 def test_nothing_that_was_measured_beats_the_bound() -> None:

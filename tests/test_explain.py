@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright import (
+    Level,
     Link,
     Reduction,
     System,
@@ -15,6 +16,11 @@ from meshwright import (
 )
 from meshwright.planning.explain import what_would_help, why
 from tests.strategies import A100
+
+SYSTEMS = {
+    name: System(name, (Level("node", 2, Link(1e10)), Level("gpu", 8, inner)))
+    for name, inner in (("slow-inside", Link(1e8, bypass=True)), ("reducing", Link(1e8, reduces=True)))
+}
 
 
 @pytest.mark.parametrize(
@@ -30,10 +36,14 @@ from tests.strategies import A100
         ("node=4@5MB/s+20ms,gpu=4@9MB/s+5ms", "data=16", "data=1MB", "gloo", "their messages are fewer or nearer"),
         ("node=3@1GB/s", "a=3", "a=1GiB", "openmpi", "reaches the bound"),
         ("node=4@8GB/s", "data=4", "data=4GiB", "ring", "only across node"),
+        ("slow-inside", "data=16", "data=4GiB", "ring", "the bound lets data go round slow inner links"),
+        ("reducing", "data=16", "data=4GiB", "ring", "the bound lets the switches add up in every step"),
     ],
 )
 def test_the_reason_is_said(system: str, axes: str, reduction: str, library: str, reason: str) -> None:
-    ranking = plan(load_system(system), parse_axes(axes), [parse_reduction(reduction)], library=library)
+    ranking = plan(
+        SYSTEMS.get(system) or load_system(system), parse_axes(axes), [parse_reduction(reduction)], library=library
+    )
     lines = why(ranking.candidates[0])
     assert len(lines) == 3
     assert re.search(reason, "\n".join(lines)), lines

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass, replace
 
+from meshwright.cost.bound import bound
 from meshwright.cost.model import StepCost
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
+from meshwright.placement.layout import layout_of
 from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds, ratio
 from meshwright.text.units import format_bytes, format_seconds
 from meshwright.workload.communication import exposed
+
+NOTABLE = 1.05
+"""What makes the bound smaller by this factor is said where the bound is shown."""
 
 
 def why(plan: Plan) -> list[str]:
@@ -41,6 +46,10 @@ def _gap(plan: Plan) -> str:
     )
     if latency > 0.5 * (plan.seconds - plan.bound_seconds):
         rest = "the rest is mostly latency, which the bound leaves out"
+    elif _bound(plan, detours=False) > NOTABLE * plan.bound_seconds:
+        rest = "the bound lets data go round slow inner links, through other instances and back; few programs do"
+    elif _bound(plan, reducing=False) > NOTABLE * plan.bound_seconds:
+        rest = "the bound lets the switches add up in every step; programs use that in an AllReduce only"
     elif any(one.chunks > 1 for one in plan.communications):
         rest = "in between, the first chunk fills the steps and the last one empties them"
     elif len(costs) > len(plan.communications) or any(len(cost.phases) > 1 for _, cost in costs):
@@ -48,6 +57,18 @@ def _gap(plan: Plan) -> str:
     else:
         rest = "the library's algorithms move more than they must"
     return f"{gap:.3g}x the bound: {rest}"
+
+
+def _bound(plan: Plan, *, detours: bool = True, reducing: bool = True) -> float:
+    """The bound, had it not counted on detours, or on switches that reduce."""
+    total = 0.0
+    for one in plan.communications:
+        what, layout = one.communication, layout_of(plan.placement, one.communication.axes)
+        if not reducing:
+            levels = [replace(level, link=replace(level.link, reduces=False)) for level in layout.system.levels]
+            layout = replace(layout, system=replace(layout.system, levels=tuple(levels)))
+        total += exposed(what) * bound(layout, what.goal, what.bytes, detours=detours)
+    return total
 
 
 def _compared(speedup: float) -> str:
