@@ -20,5 +20,5 @@ else:
             return globals().setdefault(name, getattr(names, name))
         raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
 
-    def __dir__() -> list[str]:
-        return ["jax", "mpi", "torch", *import_module("meshwright.names").__all__]
+    def __dir__() -> list[str]:  # without the engines: tools look at all that is listed, and importing mpi starts MPI
+        return list(import_module("meshwright.names").__all__)

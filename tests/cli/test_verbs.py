@@ -248,7 +248,9 @@ def test_help_and_a_bare_import_are_quick() -> None:
         "try: runpy.run_module('meshwright', run_name='__main__')\n"
         "except SystemExit as end: assert not end.code\n"
         "assert 'numpy' not in sys.modules\n"
-        "assert meshwright.parse_axes('a=2') == {'a': 2} and 'numpy' in sys.modules"
+        "assert meshwright.parse_axes('a=2') == {'a': 2} and 'numpy' in sys.modules\n"
+        "import inspect; assert inspect.getmembers(meshwright)  # as tools do that complete names\n"
+        "assert not {'torch', 'jax', 'mpi4py'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -75,7 +75,9 @@ def test_osu(tmp_path: Path) -> None:
     [
         ("hello\n", "line 1: expected the output of nccl-tests"),
         (NCCL.replace("55.37", "fast"), r"line 6: expected size, count, type, redop, root, time"),
-        (NCCL.replace("all_reduce_perf", "hypercube_perf"), "line 1: hypercube is none of"),
+        (NCCL.replace("all_reduce_perf", "hypercube_perf"), "line 1: 'hypercube' is none of"),
+        (NCCL.replace("all_reduce_perf", "x" * 5000 + "_perf"), "line 1: 'x{78}… is none of"),
+        (OSU.replace("Allreduce", "x" * 5000), "line 1: the OSU test 'x{78}… is none of"),
         (
             OSU.replace("812.50", "soon"),
             "line 5: expected a size and a time or bandwidth, not '1048576               soon'",

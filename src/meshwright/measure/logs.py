@@ -56,7 +56,7 @@ def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
 def _nccl(path: Path, lines: list[str], after: int, name: str, level: str) -> list[Observation]:
     """Rows of `size count type redop root time algbw busbw …`; the time is in microseconds."""
     if name not in _NCCL:
-        raise SpecError(f"{path} line {after}: {name} is none of {', '.join(_NCCL)}")
+        raise SpecError(f"{path} line {after}: {shown(name)} is none of {', '.join(_NCCL)}")
     found = []
     for number, line in enumerate(lines[after:], after + 1):
         words = line.split()
@@ -78,7 +78,7 @@ def _osu(path: Path, lines: list[str], after: int, name: str, level: str, ranks:
     """Rows of `size latency`, in microseconds, or `size bandwidth`, in MB/s."""
     if name not in _OSU and name not in ("Latency", "Bandwidth"):
         known = ", ".join([*_OSU, "Latency", "Bandwidth"])
-        raise SpecError(f"{path} line {after}: the OSU test {name!r} is none of {known}")
+        raise SpecError(f"{path} line {after}: the OSU test {shown(name)} is none of {known}")
     found = []
     for number, line in enumerate(lines[after:], after + 1):
         words = line.split()
