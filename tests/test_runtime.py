@@ -9,9 +9,7 @@ import torch
 
 from meshwright import EngineError, Goal, MeshwrightWarning, Pipelined, load_library
 from meshwright.runtime.agreement import CallCheck
-from meshwright.runtime.calls import Calls
-from meshwright.runtime.choose import KEPT
-from meshwright.runtime.notices import Notices
+from meshwright.runtime.calls import KEPT, Calls, Notices
 from meshwright.runtime.role import role_of
 from meshwright.runtime.waiting import check_timeout
 from meshwright.torch.executor import ARRAYS
@@ -75,4 +73,4 @@ def test_sizes_that_always_change_do_not_fill_the_memory() -> None:
         prepared = calls.prepare(Goal.ALL_REDUCE, tensor, None, "sum", None)
         assert (prepared.kind.length, prepared.kept is tensor) == (length, True)
         assert len(calls.kinds) <= KEPT
-        assert len(calls.choose.found) <= KEPT
+        assert calls.choose.find.cache_info().currsize <= KEPT

@@ -37,8 +37,8 @@ class Device:
 
     def copy(self, move: Copy) -> None:
         assert move.source != move.target
-        source = self.view(move.source, move.blocks).reshape(*move.shape, self.width)
-        self.view(move.target, move.blocks)[:] = source.transpose(*move.axes, len(move.axes)).reshape(-1)
+        source = self.view(move.source, move.given).reshape(*move.shape, self.width)
+        self.view(move.target, move.given)[:] = source.transpose(*move.axes, len(move.axes)).reshape(-1)
 
 
 def call(collective: Collective, members: list[tuple[Device, Call]]) -> None:

@@ -14,9 +14,7 @@ from meshwright.language.goals import Goal, Holding
 from meshwright.language.program import ROOTED, Collective, Step, step_text
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, Planned
-from meshwright.runtime.calls import check_average, check_operation
-from meshwright.runtime.choose import Chooser, Over, describe
-from meshwright.runtime.notices import Notices
+from meshwright.runtime.calls import Chooser, Notices, Over, check_average, check_operation, describe
 from meshwright.runtime.role import Flow, Role, role_of
 from meshwright.runtime.schedule import Copy
 from meshwright.runtime.seats import Seat, check_devices, layout_fault

@@ -1,5 +1,7 @@
 """The commands that build a network, without building it."""
 
+from socket import inet_aton
+
 import pytest
 
 from meshwright import SpecError, load_system, parse_system
@@ -63,7 +65,7 @@ def test_packets_are_held_by_the_level_at_which_devices_part() -> None:
     network = Network("t", parse_system("rack=2@10Mbit/s+5ms,node=2@20Mbit/s,gpu=3@100Mbit/s+1ms"))
     assert [network.latency(0, device) for device in (0, 2, 3, 6)] == [0, 1e-3, 0, 5e-3]
     assert network.latency(11, 5) == 5e-3
-    assert network.packed_address(7) == bytes([198, 18, 0, 8])
+    assert inet_aton(network.address(7)) == bytes([198, 18, 0, 8])
 
 
 def test_with_latency_what_is_for_a_device_leaves_through_its_outbox_alone() -> None:

@@ -21,7 +21,7 @@ from meshwright.measure.trials.runners import ENGINES, make_runner, start_locall
 from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
 from meshwright.planning.plan import Plan, ratio
 from meshwright.planning.planfile import read_plan
-from meshwright.runtime.choose import describe
+from meshwright.runtime.calls import describe
 from meshwright.runtime.launch import check_local
 from meshwright.runtime.signals import end_at_once
 from meshwright.text.units import format_bytes, format_seconds, parse_bytes

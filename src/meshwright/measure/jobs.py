@@ -12,7 +12,7 @@ from meshwright.measure.trials.runners import make_runner
 from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.signals import end_at_once
 from meshwright.system.model import System
-from meshwright.testbed.watch import link_watch
+from meshwright.testbed.bed import running
 
 Bar = Callable[[int], AbstractContextManager[Callable[[Measurement], None]]]
 """Shows progress: opened with the number of measurements to make, then called with each one as it begins."""
@@ -56,6 +56,6 @@ def measure_here(job: Job, bar: Bar = no_bar) -> None:
         measure(runner, job.cases, None, job.patience)
     else:
         with Records(job.out) as records, bar(len(job.missing())) as progress:
-            watch = link_watch(os.environ[TESTBED]) if TESTBED in os.environ else None
+            watch = running(os.environ[TESTBED]).watch if TESTBED in os.environ else None
             measure(runner, job.cases, records, job.patience, progress=progress, watch=watch)
     runner.close()

@@ -3,22 +3,20 @@
 import atexit
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any
 from weakref import WeakSet
 
 from mpi4py import MPI
 
 from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
-from meshwright.mpi.arrays import ARRAYS, Array, as_array, check_array
 from meshwright.mpi.channel import MessageChannel
-from meshwright.mpi.collectives import OPERATIONS, run_collective, start_collective
+from meshwright.mpi.collectives import ARRAYS, Array, as_array, check_array, run_collective, start_collective
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import CallCheck, call_checks, introduce, judge_start
-from meshwright.runtime.calls import Calls, Prepared
-from meshwright.runtime.choose import Over
+from meshwright.runtime.calls import Calls, Over, Prepared
 from meshwright.runtime.payload import Divide, Payload, Room
 from meshwright.runtime.role import Flow, LaneGroup, Role, plan_groups
 from meshwright.runtime.schedule import Call
@@ -28,7 +26,7 @@ from meshwright.runtime.walk import take_turns, walk_alone
 from meshwright.runtime.words import first_line
 
 
-class Reducer:
+class Reducer(AbstractContextManager["Reducer"]):
     """Runs the programs of a plan; every process of the communicator makes one.
 
     Making it checks that all processes have the same plan and sit where it says, and creates the communicators that the
@@ -67,7 +65,8 @@ class Reducer:
         except BaseException:
             self._watchdog.close()
             raise
-        self._calls.notices.library(_library())
+        vendor = MPI.get_vendor()[0]
+        self._calls.notices.library("openmpi" if vendor == "Open MPI" else vendor)
         self._room = Room(ARRAYS)
         _open.add(self)
 
@@ -115,10 +114,6 @@ class Reducer:
         self._groups.clear()
         self._watchdog.close()
 
-    def __enter__(self) -> Self:
-        """Use it for the time of a with statement."""
-        return self
-
     def __exit__(self, kind: object, *_: object) -> None:
         """Close it, unless something failed."""
         if kind is None:
@@ -155,23 +150,18 @@ class Reducer:
 
     def _communicators(self) -> dict[LaneGroup, Any]:
         """One for each group that this rank is in; groups without a rank in common are made at once."""
-        rounds: list[list[LaneGroup]] = []
-        taken: list[set[int]] = []
-        for lane, ranks in plan_groups(self.plan):
-            for groups, busy in zip(rounds, taken, strict=True):
-                if busy.isdisjoint(ranks):
-                    groups.append((lane, ranks))
-                    busy.update(ranks)
-                    break
-            else:
-                rounds.append([(lane, ranks)])
-                taken.append(set(ranks))
+        rounds: list[dict[int, LaneGroup]] = []  # in each, the group of every rank that has one
+        for group in plan_groups(self.plan):
+            fitting = next((groups for groups in rounds if groups.keys().isdisjoint(group[1])), None)
+            if fitting is None:
+                rounds.append(fitting := {})
+            fitting |= dict.fromkeys(group[1], group)
         made: dict[LaneGroup, Any] = {}
         for groups in rounds:
-            mine = next(((color, group) for color, group in enumerate(groups) if self.rank in group[1]), None)
-            group = self._comm.Split(MPI.UNDEFINED if mine is None else mine[0], self.rank)
+            mine = groups.get(self.rank)
+            communicator = self._comm.Split(MPI.UNDEFINED if mine is None else mine[1][0], self.rank)
             if mine is not None:
-                made[mine[1]] = group
+                made[mine] = communicator
         return made
 
     def _call(self, goal: Goal, buffer: Any, out: Any, op: str, over: Over) -> Array:
@@ -200,12 +190,11 @@ class Reducer:
 
         def run(flow: Flow, move: Call, where: LaneGroup, source: Array, target: Array) -> Iterable[Any]:
             at.append((flow, move))
-            group, operation = self._groups[where], OPERATIONS[op]
             if alone:
-                run_collective(move.collective, group, source, target, operation)
+                run_collective(move.collective, self._groups[where], source, target, op)
                 return ()
             new = partial(self._room, -1 - where[0])
-            return start_collective(move.collective, group, source, target, operation, new)
+            return start_collective(move.collective, self._groups[where], source, target, op, new)
 
         with self._waiting(lambda: role.words(*at[-1]) if at else "starting a call"):
             # MPI has no halves, whose sums would overflow: an average is divided once, at the end.
@@ -223,9 +212,7 @@ _open: "WeakSet[Reducer]" = WeakSet()
 
 @atexit.register
 def _end_job() -> None:
-    """End the job where this rank ends with an exception, and others may wait for it in a call: mpi4py would wait for
-    them in turn, in MPI_Finalize.
-    """
+    """End the job if this rank ends with an exception: others may wait for it, and mpi4py for them in MPI_Finalize."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # one that nobody caught
     if error is None or hasattr(sys, "ps1") or MPI.Is_finalized():
         return
@@ -238,9 +225,3 @@ def _end_job() -> None:
                 flush=True,
             )
             reducer._comm.Abort(1)
-
-
-def _library() -> str:
-    """The name of this MPI library in the cost model."""
-    name = MPI.get_vendor()[0]
-    return "openmpi" if name == "Open MPI" else name

@@ -1,23 +1,120 @@
-"""Calls: what a call means, what its result is, and what ranks compare and tell each other about it."""
+"""Calls: which of a plan's reductions a call means, what its result is, and what ranks compare and say about it."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import operator
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from math import log
+from typing import Any, NamedTuple, SupportsIndex
 
-from meshwright.errors import EngineError
+from meshwright.errors import EngineError, MeshwrightWarning
 from meshwright.language.goals import Goal, Holding
-from meshwright.planning.plan import Plan
+from meshwright.planning.plan import Plan, Planned
 from meshwright.runtime.agreement import CallCheck
-from meshwright.runtime.choose import KEPT, Chooser, Over
-from meshwright.runtime.notices import Notices
 from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
+from meshwright.text.units import format_amount
 
-_OPERATIONS = frozenset({"sum", "avg", "max", "min"})
+Over = str | Iterable[str] | int | None
+"""Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number, or None for the only one."""
+
+KEPT = 1000
+"""How many choices, and kinds of calls, are kept, so that sizes which always change do not fill the memory."""
+
+
+class Chooser:
+    """Finds the reduction that a call means; what was found is kept."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Nothing is found yet."""
+        self.find = lru_cache(KEPT)(partial(choose, plan))
+
+    def __call__(self, goal: Goal, over: Over, payload: int, is_part: bool = False) -> int:
+        """The number of the reduction with a goal, for a payload of `payload` bytes, or for a rank's part of one."""
+        if over is not None and not isinstance(over, str | int):
+            over = operator.index(over) if isinstance(over, SupportsIndex) else tuple(over)
+        return self.find(goal, over, payload, is_part)
+
+
+def choose(plan: Plan, goal: Goal, over: Over, payload: int, is_part: bool = False) -> int:
+    """The number of the reduction with a goal; of several over the same axes, the one planned for the nearest size."""
+    if isinstance(over, int):
+        if not 0 <= over < len(plan.reductions):
+            raise EngineError(f"there is no reduction {over}: the plan has 0 to {len(plan.reductions) - 1}")
+        if plan.reductions[over].communication.goal is not goal:
+            raise EngineError(f"reduction {over} of the plan is {describe(plan.reductions[over])}, not a {goal}")
+        return over
+    fitting = [k for k, planned in enumerate(plan.reductions) if planned.communication.goal is goal]
+    if over is not None:
+        axes = set(over.split("+") if isinstance(over, str) else over)
+        fitting = [k for k in fitting if set(plan.reductions[k].communication.axes) == axes]
+        wanted = f"{goal} over {'+'.join(sorted(axes))}"
+    else:
+        wanted = str(goal)
+    if not fitting:
+        has = "; ".join(map(describe, plan.reductions))
+        raise EngineError(f"the plan has no {wanted}; it has: {has}")
+    if len({frozenset(plan.reductions[k].communication.axes) for k in fitting}) > 1:
+        several = "; ".join(describe(plan.reductions[k]) for k in fitting)
+        raise EngineError(f"the plan has more than one {goal}: say which with over=…: {several}")
+    whole = payload * plan.hierarchy(plan.reductions[fitting[0]]).size if is_part else payload
+    return min(fitting, key=lambda k: abs(log(plan.reductions[k].communication.bytes / max(whole, 1))))
+
+
+def describe(planned: Planned) -> str:
+    """A reduction in words."""
+    return f"{planned.communication.goal} over {'+'.join(planned.communication.axes)}"
+
+
+class Notices:
+    """Warns where a plan runs otherwise than planned: once for each reason, and on rank 0 alone."""
+
+    LIBRARIES = ("nccl", "gloo", "openmpi")
+    """The cost model's libraries that stand for one real library; others, like `ring`, may be meant for any."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        """Nothing is said yet."""
+        self.plan, self.silent = plan, rank != 0
+        self.seen: set[object] = set()
+
+    def library(self, running: str) -> None:
+        """Say that the plan runs on another library than it was made for."""
+        planned = self.plan.library.name.removesuffix("-calibrated")
+        if planned in self.LIBRARIES and planned != running:
+            self._say(
+                f"the plan was made for {planned}, but runs on {running}: results are right, but other programs may be "
+                f"faster{f'; plan with --library {running}' if running in self.LIBRARIES else ''}",
+                "library",
+            )
+
+    def chunks(self, number: int, chunks: int, payload: int) -> None:
+        """Say that a payload of `payload` bytes is too small to be cut as a reduction was planned."""
+        planned = self.plan.reductions[number]
+        if chunks == 1 < planned.chunks and payload < planned.communication.bytes:
+            self._say(
+                f"the {describe(planned)} was planned for {format_amount(planned.communication.bytes)} in "
+                f"{planned.chunks} chunks, but a call with {format_amount(payload)} is a single chunk, whose steps do "
+                "not overlap: make the plan for the size of the calls",
+                number,
+            )
+
+    def _say(self, text: str, reason: object) -> None:
+        if self.silent or reason in self.seen:
+            return
+        self.seen.add(reason)
+        frame, level = sys._getframe(), 1
+        while frame.f_back is not None and frame.f_globals["__name__"].startswith("meshwright."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(text, MeshwrightWarning, stacklevel=level)  # names the user's line that made the call
+
+
+OPERATIONS = frozenset({"sum", "avg", "max", "min"})
 
 
 def check_operation(op: Any) -> None:
     """Refuse what is not an operation."""
-    if op not in _OPERATIONS:
+    if op not in OPERATIONS:
         raise EngineError(f"op={op!r}: expected sum, avg, max or min")
 
 

@@ -78,7 +78,7 @@ class Chunk(NamedTuple):
 
     def copy(self, move: Copy) -> None:
         """Reorder a buffer."""
-        length, axes = move.blocks * self.width, (*move.axes, len(move.axes))
+        length, axes = move.given * self.width, (*move.axes, len(move.axes))
         source = self.arrays.permuted(self.buffers[move.source][:length].reshape(*move.shape, self.width), axes)
         self.buffers[move.target][:length].reshape(source.shape)[...] = source
 

@@ -7,8 +7,7 @@ first at the start is free for an all-reduce, where blocks are just a way to cut
 that pieces come out in the right places. Where they cannot, a copy reorders the buffer; there are no other copies.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 
@@ -18,9 +17,7 @@ from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.radix import digits_of, number_of
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
-"""Buffers: where the tensor is, where the result goes (for all-reduce, reduce and broadcast both are one), and two
-more.
-"""
+"""Buffers: where the tensor is, where the result goes (the same place if the goal is in place), and two more."""
 
 SEARCHED = 5
 """Up to this number of levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
@@ -39,8 +36,8 @@ class Copy:
     axes: tuple[int, ...]
 
     @property
-    def blocks(self) -> int:
-        """The size of both buffers."""
+    def given(self) -> int:
+        """The size of both buffers, in blocks."""
         return prod(self.shape)
 
 
@@ -164,16 +161,14 @@ class _Lowering:
         self.reorders.append(reorders)
 
     def finish(self) -> None:
-        reorders = {}
-        for kind, held in enumerate(self.orders[-1]):
-            if held is not None and self.goal.end is not Holding.PART and held != self.start:
-                reorders[kind] = held, self.start
-        self.reorders.append(reorders)
+        ends = enumerate(self.orders[-1] if self.goal.end is not Holding.PART else ())
+        self.reorders.append({k: (held, self.start) for k, held in ends if held is not None and held != self.start})
 
     def schedule(self, device: int) -> Schedule:
+        """What a device does; buffers are chosen at the end."""
         digits = digits_of(device, self.radices)
         kind = sum(1 << level for level, digit in enumerate(digits) if digit == 0)
-        moves: list[_Copy | _Call] = []
+        moves: list[Copy | Call] = []
         for number, step in enumerate(self.program.steps):
             if kind in self.reorders[number]:
                 moves.append(self.reorder(*self.reorders[number][kind]))
@@ -183,22 +178,17 @@ class _Lowering:
             first = not any(digits[level] for level in levels)
             before, after = self.orders[number][kind], self.orders[number + 1][kind]
             receives = step.collective is Collective.BROADCAST and not first
-            moves.append(
-                _Call(
-                    step.collective,
-                    number,
-                    self.group(digits, levels),
-                    taken=0 if receives or before is None else self.blocks(before),
-                    given=0 if after is None else self.blocks(after),
-                )
-            )
+            taken = 0 if receives or before is None else self.blocks(before)
+            given = 0 if after is None else self.blocks(after)
+            moves.append(Call(step.collective, number, self.group(digits, levels), INPUT, INPUT, taken, given))
         if kind in self.reorders[-1]:
             moves.append(self.reorder(*self.reorders[-1][kind]))
         ends_with_nothing = self.orders[-1][kind] is None
         return _with_buffers(moves, self.goal, self.blocks(self.start), ends_with_nothing)
 
-    def reorder(self, before: Order, after: Order) -> "_Copy":
-        return _Copy(tuple(self.radices[level] for level in before), tuple(before.index(level) for level in after))
+    def reorder(self, before: Order, after: Order) -> Copy:
+        shape, axes = (self.radices[level] for level in before), (before.index(level) for level in after)
+        return Copy(INPUT, INPUT, tuple(shape), tuple(axes))
 
     def group(self, digits: tuple[int, ...], levels: range) -> tuple[int, ...]:
         first = number_of([0 if level in levels else digit for level, digit in enumerate(digits)], self.radices)
@@ -206,27 +196,7 @@ class _Lowering:
         return tuple(range(first, first + stride * prod(self.radices[level] for level in levels), stride))
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    collective: Collective
-    step: int
-    group: tuple[int, ...]
-    taken: int
-    given: int
-
-    @property
-    def moves_on(self) -> bool:
-        """Whether it writes its result to another buffer than the one it reads."""
-        return self.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER) or self.taken == 0
-
-
-def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_with_nothing: bool) -> Schedule:
+def _with_buffers(moves: list[Copy | Call], goal: Goal, blocks: int, ends_with_nothing: bool) -> Schedule:
     """Choose the buffers of all moves. No hop (a move from one buffer to another) writes to the buffer that it reads,
     and the last one writes to where the result belongs, `home`.
 
@@ -235,14 +205,13 @@ def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_
     three: counted from the end they write to INPUT, SCRATCH and INPUT again; but the first one reads INPUT, so it
     writes to SCRATCH + 1 instead.
     """
-    moves = list(moves)
     in_place = goal.in_place
     home = INPUT if in_place else OUTPUT
-    hops = [k for k, move in enumerate(moves) if isinstance(move, _Copy) or move.moves_on]
+    hops = [k for k, move in enumerate(moves) if _hops(move)]
     reads_input = bool(hops) and not _receives(moves[hops[0]])
     if not ends_with_nothing and ((in_place and len(hops) == 1 and reads_input) or (not in_place and not hops)):
         hops.append(len(moves))
-        moves.append(_Copy((blocks,), (0,)))
+        moves.append(Copy(INPUT, OUTPUT, (blocks,), (0,)))
     # From the end: the last hop writes to home, the hops before it to the two buffers of `away` in turn.
     away = (SCRATCH, INPUT if in_place else SCRATCH + 1)
     targets = {k: away[(back - 1) % 2] if back else home for back, k in enumerate(reversed(hops))}
@@ -253,19 +222,20 @@ def _with_buffers(moves: Sequence[_Copy | _Call], goal: Goal, blocks: int, ends_
     placed: list[Copy | Call] = []
     for k, move in enumerate(moves):
         target = targets.get(k, at)
-        given = prod(move.shape) if isinstance(move, _Copy) else move.given
         if target >= SCRATCH:
-            scratch[target - SCRATCH] = max(scratch[target - SCRATCH], given)
-        if isinstance(move, _Copy):
-            placed.append(Copy(at, target, move.shape, move.axes))
-        else:
-            source = target if _receives(move) else at
-            placed.append(Call(move.collective, move.step, move.group, source, target, move.taken, move.given))
+            scratch[target - SCRATCH] = max(scratch[target - SCRATCH], move.given)
+        placed.append(replace(move, source=target if _receives(move) else at, target=target))
         at = target
     while scratch and not scratch[-1]:
         scratch.pop()
     return Schedule(goal, blocks, tuple(placed), tuple(scratch))
 
 
-def _receives(move: _Copy | _Call) -> bool:
-    return isinstance(move, _Call) and move.collective is Collective.BROADCAST and move.taken == 0
+def _hops(move: Copy | Call) -> bool:
+    """Whether a move writes its result to another buffer than the one it reads."""
+    scatters_or_gathers = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    return isinstance(move, Copy) or move.collective in scatters_or_gathers or move.taken == 0
+
+
+def _receives(move: Copy | Call) -> bool:
+    return isinstance(move, Call) and move.collective is Collective.BROADCAST and move.taken == 0

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -21,26 +21,29 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interrupting() -> Iterator[None]:
+def _handled_by(handler: Callable[[int, object], object]) -> Iterator[None]:
+    """Handle the signals that ask to end; other threads than the main one get none."""
+    here = ENDING if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, handler) for number in here}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def interrupting() -> AbstractContextManager[None]:
     """Inside this block, signals that ask the process to end raise `Interrupted`, so that it can clean up.
 
     Only the first signal does, so that cleaning up is not interrupted. SIGQUIT still ends the process at once.
     """
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
-        yield
-        return
 
     def stop(number: int, _: object) -> None:
         for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, stop) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handled_by(stop)
 
 
 @contextmanager
@@ -49,16 +52,11 @@ def holding_back() -> Iterator[None]:
 
     A mask would not do: another thread could take the signal, and Python would handle it here all the same.
     """
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
-        yield
-        return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ENDING}
     try:
-        yield
+        with _handled_by(lambda number, _: came.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for first in came[:1]:
             signal.raise_signal(first)
 

@@ -16,9 +16,7 @@ Pending = Any
 """A communication under way, like a request of MPI's."""
 
 Run = Callable[[Flow, Call, LaneGroup, Array, Array], Iterable[Pending]]
-"""Runs a collective, from one array to another. Yields what is under way, and goes on when that is done; nothing where
-the collective is done on return.
-"""
+"""Runs a collective, from array to array. Yields what is under way, if anything, and goes on when that is done."""
 
 
 def walk(chunk: Chunk, step: int, run: Run) -> Iterator[Pending]:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +140,16 @@ class Testbed:
             for port in self.network.ports()
             for outwards, end in ((True, port.up), (False, port.down))
         ]
+
+    def watch(self, work: Callable[[], object]) -> dict[str, int]:
+        """Do some work; how many bytes crossed the busiest link of each level meanwhile."""
+        before = [counter.bytes for counter in self.counters()]
+        work()
+        most = {level.name: 0 for level in self.system.levels}
+        for counter, start in zip(self.counters(), before, strict=True):
+            level = self.system.levels[counter.port.level].name
+            most[level] = max(most[level], counter.bytes - start)
+        return most
 
     def down(self) -> None:
         """Remove it."""

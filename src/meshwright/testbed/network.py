@@ -110,10 +110,6 @@ class Network:
         """The address of a device."""
         return str(FIRST_ADDRESS + device)
 
-    def packed_address(self, device: int) -> bytes:
-        """The address of a device, as the bytes in a packet."""
-        return (FIRST_ADDRESS + device).packed
-
     @property
     def delayed(self) -> bool:
         """Whether packets are held for latency."""
@@ -239,10 +235,7 @@ class Network:
 
 def _tap(interface: str) -> list[str]:
     """The lines for `ip -batch` that make a TAP interface; the relay gets its packets with their offload headers."""
-    return [
-        f"tuntap add dev {interface} mode tap vnet_hdr",
-        f"link set {interface} mtu {MTU} txqueuelen {TAP_QUEUE}",
-    ]
+    return [f"tuntap add dev {interface} mode tap vnet_hdr", f"link set {interface} mtu {MTU} txqueuelen {TAP_QUEUE}"]
 
 
 def _bits(rate: float) -> int:

@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -124,12 +125,10 @@ def _receive(address: str, start: float, seconds: float) -> int:
 def _send(address: str, begin: float, seconds: float) -> int:
     time.sleep(max(0.0, begin - time.monotonic()))
     data = bytes(BLOCK)
-    with socket.create_connection((address, PORT), timeout=10) as connection:
-        try:
-            while time.monotonic() < begin + seconds + 0.5:
-                connection.send(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
+    gone = suppress(BrokenPipeError, ConnectionResetError)
+    with socket.create_connection((address, PORT), timeout=10) as connection, gone:
+        while time.monotonic() < begin + seconds + 0.5:
+            connection.send(data)
     return 0
 
 

@@ -21,6 +21,7 @@ import struct
 import sys
 import time
 from contextlib import suppress
+from socket import inet_aton
 from typing import NamedTuple
 
 from meshwright.testbed.bed import known
@@ -56,9 +57,7 @@ def relay(network: Network) -> None:
     devices = range(network.system.devices)
     arriving = {_attach(network.fabric, network.outbox(device)): device for device in devices}
     inboxes = [_attach(network.namespace(device), INBOX) for device in devices]
-    latencies = {
-        network.packed_address(sender): [network.latency(sender, device) for device in devices] for sender in devices
-    }
+    latencies = {inet_aton(network.address(one)): [network.latency(one, other) for other in devices] for one in devices}
     enter(network.fabric)  # where `down` finds this process
     os.chdir("/")
     with suppress(PermissionError):

@@ -5,28 +5,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from meshwright.language.program import Collective
 
 OPERATIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
-REDUCED = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.uint8,
-        torch.int8,
-        torch.int32,
-        torch.int64,
-    }
-)
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 
 SMALL = 2**14
-"""Up to this many bytes a ReduceScatter on gloo is one exchange, as messages cost more than bytes; above, a ring. The
-cost model's library `gloo` says the same.
-"""
+"""Up to this many bytes a ReduceScatter on gloo is one exchange; above, a ring. libraries/gloo.yaml says the same."""
 
 # PyTorch 2.13 has new names for these, and warns about the old ones.
 reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -35,8 +24,8 @@ all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dis
 
 def run_collective(
     collective: Collective,
-    source: torch.Tensor,
-    target: torch.Tensor,
+    source: Tensor,
+    target: Tensor,
     operation: str,
     group: dist.ProcessGroup,
     ranks: tuple[int, ...],
@@ -62,7 +51,7 @@ def run_collective(
 
 
 def _gloo_reduce_scatter(
-    source: torch.Tensor, target: torch.Tensor, operation: str, group: dist.ProcessGroup, ranks: tuple[int, ...]
+    source: Tensor, target: Tensor, operation: str, group: dist.ProcessGroup, ranks: tuple[int, ...]
 ) -> None:
     """A ReduceScatter that moves no more than needed; gloo's own moves as much as an all-reduce.
 
@@ -96,7 +85,7 @@ def _gloo_reduce_scatter(
 _COMBINE: dict[str, Callable[..., Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
-def _fold(received: torch.Tensor, target: torch.Tensor, operation: str) -> None:
+def _fold(received: Tensor, target: Tensor, operation: str) -> None:
     if operation == "sum":
         torch.sum(received, 0, dtype=target.dtype, out=target)
     else:

@@ -3,9 +3,11 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import chain
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from meshwright.errors import EngineError
 from meshwright.runtime.payload import Allocate, Arrays, Chunk, Divide, Payload
@@ -16,8 +18,8 @@ from meshwright.runtime.words import first_line
 from meshwright.torch.collectives import run_collective
 
 ARRAYS = Arrays(
-    length=torch.Tensor.numel,
-    is_flat=torch.Tensor.is_contiguous,
+    length=Tensor.numel,
+    is_flat=Tensor.is_contiguous,
     permuted=torch.permute,
     sendable=lambda tensor: tensor.view(torch.uint8),
     empty=lambda length, like: like.new_empty(length),
@@ -28,9 +30,7 @@ ARRAYS = Arrays(
 Groups = Mapping[LaneGroup, dist.ProcessGroup]
 
 GiveUp = Callable[[], None]
-"""Called when a step has failed, so that the ranks that wait for this one fail too, and with them what this one waits
-for.
-"""
+"""Called when a step has failed, so that the ranks that wait for this one fail too, and this one's own waits end."""
 
 
 class Executor:
@@ -42,27 +42,17 @@ class Executor:
         self.threads: dict[int, ThreadPoolExecutor] = {}
         self.streams: dict[tuple[int, torch.device], torch.cuda.Stream] = {}
 
-    def run(
-        self,
-        role: Role,
-        cut: Sequence[Cut],
-        tensor: torch.Tensor,
-        result: torch.Tensor,
-        operation: str,
-        backend: str,
-    ) -> None:
-        """Play a rank's role with `tensor` as input and `result` as output, which are the same where the goal is in
-        place.
+    def run(self, role: Role, cut: Sequence[Cut], tensor: Tensor, result: Tensor, operation: str, backend: str) -> None:
+        """Play a rank's role with `tensor` as input and `result` as output: the same tensor if the goal is in place.
 
-        On CUDA tensors everything is enqueued on streams that the current one waits for; otherwise it is done on
-        return.
+        On CUDA tensors all is enqueued on streams that the current one waits for; otherwise it is done on return.
         """
         early = role.planned.communication.goal.in_place or tensor.dtype is torch.float16  # sums of halves overflow
         divide: Divide = "" if operation != "avg" else "before" if early else "after"
         payload = Payload(role, cut, tensor, result, ARRAYS, self.allocate, divide)
         reduced = "sum" if divide else operation
 
-        def run(flow: Flow, move: Call, where: LaneGroup, source: torch.Tensor, target: torch.Tensor) -> tuple[()]:
+        def run(flow: Flow, move: Call, where: LaneGroup, source: Tensor, target: Tensor) -> tuple[()]:
             try:
                 run_collective(move.collective, source, target, reduced, self.groups[where], where[1], backend)
             except RuntimeError as error:
@@ -99,9 +89,8 @@ class Executor:
                 except BaseException as error:
                     errors.append(error)
                     self.give_up()
-                    for each in done:
-                        for event in each:
-                            event.set()
+                    for event in chain(*done):
+                        event.set()
                     return
                 done[number][step].set()
 

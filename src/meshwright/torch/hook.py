@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.errors import EngineError, MeshwrightWarning
 from meshwright.language.goals import Goal
-from meshwright.runtime.choose import Over
+from meshwright.runtime.calls import Over
 from meshwright.runtime.words import rank_list
 from meshwright.torch.reducer import Reducer
 
@@ -22,7 +23,7 @@ _checked: Any = WeakIdKeyDictionary()
 def ddp_hook(
     state: Reducer | tuple[Reducer, Over],
     bucket: dist.GradBucket,  # type: ignore[name-defined]
-) -> torch.futures.Future[torch.Tensor]:
+) -> torch.futures.Future[Tensor]:
     """Average a bucket of gradients with the plan's all-reduce: `model.register_comm_hook(reducer, ddp_hook)`.
 
     Where the plan has several all-reduces, say which: `model.register_comm_hook((reducer, "data"), ddp_hook)`. The
@@ -39,8 +40,9 @@ def ddp_hook(
 
 
 def _check_group(state: Reducer | tuple[Reducer, Over], reducer: Reducer, over: Over) -> None:
-    """Refuse a model that averages over other ranks than the plan does. A hook is not told which model it works for, so
-    the model is looked for: it keeps the state that the hook was registered with.
+    """Refuse a model that averages over other ranks than the plan does.
+
+    A hook is not told which model it works for, so the model with the hook's state is looked for.
     """
     role = reducer.role(Goal.ALL_REDUCE, over)
     models = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]

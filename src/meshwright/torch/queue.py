@@ -7,20 +7,21 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 
 import torch
+from torch import Tensor
 
 from meshwright.errors import EngineError
 
-Job = Callable[[], torch.Tensor]
+Job = Callable[[], Tensor]
 
 
 class Work:
     """A call under way."""
 
-    def __init__(self, future: "torch.futures.Future[torch.Tensor]") -> None:
+    def __init__(self, future: "torch.futures.Future[Tensor]") -> None:
         """Wrap the future of the result."""
         self._future = future
 
-    def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
+    def wait(self, timeout: timedelta | None = None) -> Tensor:
         """The result, or the error that the call ended with; with CUDA, the current stream waits, not the CPU."""
         if timeout is not None:
             deadline = time.monotonic() + timeout.total_seconds()
@@ -34,7 +35,7 @@ class Work:
         """Whether the result is there, or an error."""
         return self._future.done()
 
-    def get_future(self) -> "torch.futures.Future[torch.Tensor]":
+    def get_future(self) -> "torch.futures.Future[Tensor]":
         """The future of the result, as PyTorch's communication hooks want it."""
         return self._future
 
@@ -51,7 +52,7 @@ class CallQueue:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._failure = ""
 
-    def run(self, job: Job) -> torch.Tensor:
+    def run(self, job: Job) -> Tensor:
         """Do a job now, after those that are under way."""
         if threading.current_thread() is self._thread:  # a callback of the call before this one
             with self._busy:
@@ -71,7 +72,7 @@ class CallQueue:
             raise EngineError(f"this Reducer can no longer be used: {self._failure}")
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "meshwright")
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
 
         def work() -> None:
             self._thread = threading.current_thread()
@@ -86,13 +87,13 @@ class CallQueue:
         self._last = self._worker.submit(work)
         return Work(future)
 
-    def start_on_stream(self, job: Job, device: torch.device, used: Sequence[torch.Tensor]) -> Work:
+    def start_on_stream(self, job: Job, device: torch.device, used: Sequence[Tensor]) -> Work:
         """Enqueue a job that uses some tensors on a stream of its own, behind what the current stream has so far."""
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[device])
         with torch.cuda.stream(stream):
             for tensor in used:  # their memory must not be given to others before the stream is done with it
                 tensor.record_stream(stream)
@@ -116,7 +117,7 @@ class CallQueue:
         self._failure = self._failure or "it is closed"
         return healthy
 
-    def _guarded(self, job: Job) -> torch.Tensor:
+    def _guarded(self, job: Job) -> Tensor:
         if self._failure:
             raise EngineError(f"this Reducer can no longer be used: {self._failure}")
         try:

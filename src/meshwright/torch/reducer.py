@@ -3,19 +3,20 @@
 import atexit
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks, introduce, judge_start
-from meshwright.runtime.calls import Calls, Prepared, check_average, check_operation
-from meshwright.runtime.choose import Over
+from meshwright.runtime.calls import OPERATIONS, Calls, Over, Prepared, check_average, check_operation
 from meshwright.runtime.payload import Room
 from meshwright.runtime.role import LaneGroup, Role, plan_groups
 from meshwright.runtime.seats import seat
@@ -26,8 +27,14 @@ from meshwright.torch.groups import backends, check_initialized, give_back, make
 from meshwright.torch.queue import CallQueue, Work
 from meshwright.torch.store import LATE, Patience, StoreChannel, default_store, leave
 
-Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
+Op = str | dist.ReduceOp | dist.ReduceOp.RedOpType
 """sum, avg, max or min; PyTorch's names for them do too."""
+
+Now = Literal[False]
+Later = Literal[True]
+"""The two values of `async_op`."""
+
+Result = Tensor | Work
 
 _numbers = count()  # of the reducers in this process; every process makes the same ones
 
@@ -36,7 +43,7 @@ FAREWELL, FAREWELL_AFTER_FAILURE = 10.0, 1.0
 """Seconds that rank 0 waits for the others to leave when all is well, and otherwise, so that they hear of it."""
 
 
-class Reducer:
+class Reducer(AbstractContextManager["Reducer"]):
     """Runs the programs of a plan; every process makes one, after init_process_group.
 
     Making it checks that all processes have the same plan and sit where it says, and creates the process groups that
@@ -80,16 +87,10 @@ class Reducer:
         _unclosed[self._key] = partial(_end, os.getpid(), self._queue, self._groups, self._leave)
 
     @overload
-    def all_reduce(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[False] = False
-    ) -> torch.Tensor: ...
+    def all_reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Now = False) -> Tensor: ...
     @overload
-    def all_reduce(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[True]
-    ) -> Work: ...
-    def all_reduce(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: bool = False
-    ) -> torch.Tensor | Work:
+    def all_reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Later) -> Work: ...
+    def all_reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: bool = False) -> Result:
         """Reduce over all ranks of the reduction group, in place; op is sum, avg, max or min.
 
         over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
@@ -98,40 +99,26 @@ class Reducer:
         return self._call(Goal.ALL_REDUCE, tensor, None, op, over, async_op)
 
     @overload
-    def reduce(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[False] = False
-    ) -> torch.Tensor: ...
+    def reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Now = False) -> Tensor: ...
     @overload
-    def reduce(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[True]
-    ) -> Work: ...
-    def reduce(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: bool = False
-    ) -> torch.Tensor | Work:
+    def reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Later) -> Work: ...
+    def reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: bool = False) -> Result:
         """Reduce to the first rank of the reduction group, in place; the others' tensors are of no use afterwards."""
         return self._call(Goal.REDUCE, tensor, None, op, over, async_op)
 
     @overload
-    def broadcast(
-        self, tensor: torch.Tensor, *, over: Over = None, async_op: Literal[False] = False
-    ) -> torch.Tensor: ...
+    def broadcast(self, tensor: Tensor, *, over: Over = None, async_op: Now = False) -> Tensor: ...
     @overload
-    def broadcast(self, tensor: torch.Tensor, *, over: Over = None, async_op: Literal[True]) -> Work: ...
-    def broadcast(self, tensor: torch.Tensor, *, over: Over = None, async_op: bool = False) -> torch.Tensor | Work:
+    def broadcast(self, tensor: Tensor, *, over: Over = None, async_op: Later) -> Work: ...
+    def broadcast(self, tensor: Tensor, *, over: Over = None, async_op: bool = False) -> Result:
         """Send the tensor of the first rank of the reduction group to all others, in place."""
         return self._call(Goal.BROADCAST, tensor, None, "sum", over, async_op)
 
     @overload
-    def reduce_scatter(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[False] = False
-    ) -> torch.Tensor: ...
+    def reduce_scatter(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Now = False) -> Tensor: ...
     @overload
-    def reduce_scatter(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: Literal[True]
-    ) -> Work: ...
-    def reduce_scatter(
-        self, tensor: torch.Tensor, op: Operation = "sum", *, over: Over = None, async_op: bool = False
-    ) -> torch.Tensor | Work:
+    def reduce_scatter(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Later) -> Work: ...
+    def reduce_scatter(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: bool = False) -> Result:
         """Reduce, and return this rank's part of the flat result; the tensor stays as it is.
 
         Parts are equal; where the size does not divide, the last ones are shorter or empty.
@@ -140,20 +127,13 @@ class Reducer:
 
     @overload
     def all_gather(
-        self,
-        part: torch.Tensor,
-        *,
-        out: torch.Tensor | None = None,
-        over: Over = None,
-        async_op: Literal[False] = False,
-    ) -> torch.Tensor: ...
+        self, part: Tensor, *, out: Tensor | None = None, over: Over = None, async_op: Now = False
+    ) -> Tensor: ...
     @overload
+    def all_gather(self, part: Tensor, *, out: Tensor | None = None, over: Over = None, async_op: Later) -> Work: ...
     def all_gather(
-        self, part: torch.Tensor, *, out: torch.Tensor | None = None, over: Over = None, async_op: Literal[True]
-    ) -> Work: ...
-    def all_gather(
-        self, part: torch.Tensor, *, out: torch.Tensor | None = None, over: Over = None, async_op: bool = False
-    ) -> torch.Tensor | Work:
+        self, part: Tensor, *, out: Tensor | None = None, over: Over = None, async_op: bool = False
+    ) -> Result:
         """Put the parts of all ranks of the reduction group one after another.
 
         out: where to put them; needed where the last parts are shorter, as its size tells the whole. Otherwise the
@@ -186,18 +166,12 @@ class Reducer:
             self._room.kept.clear()
             del _unclosed[self._key]
 
-    def __enter__(self) -> Self:
-        """Use it for the time of a with statement."""
-        return self
-
     def __exit__(self, kind: object, *_: object) -> None:
         """Close it, unless something failed."""
         if kind is None:
             self.close()
 
-    def _call(
-        self, goal: Goal, tensor: torch.Tensor, out: torch.Tensor | None, op: Any, over: Over, async_op: bool
-    ) -> torch.Tensor | Work:
+    def _call(self, goal: Goal, tensor: Tensor, out: Tensor | None, op: Any, over: Over, async_op: bool) -> Result:
         op = _NAMES.get(op, op) if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType) else op
         try:
             backend = self._refuse(goal, tensor, op)
@@ -213,7 +187,7 @@ class Reducer:
         staged = backend == "gloo" and tensor.device.type != "cpu"  # gloo talks from the host's memory
         ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
 
-        def communicate() -> torch.Tensor:
+        def communicate() -> Tensor:
             try:
                 kind.check(kind.words, kind.bytes)
                 if kind.length:
@@ -221,7 +195,7 @@ class Reducer:
             except BaseException:
                 self._give_up()  # others may be in the call, and wait for this rank
                 raise
-            kept: torch.Tensor = call.kept
+            kept: Tensor = call.kept
             return kept
 
         if not async_op:
@@ -252,9 +226,9 @@ class Reducer:
         if set(self._backends.values()) == {"gloo"}:
             give_back(self._groups)
 
-    def _refuse(self, goal: Goal, tensor: torch.Tensor, op: str, name: str = "the tensor") -> str:
+    def _refuse(self, goal: Goal, tensor: Tensor, op: str, name: str = "the tensor") -> str:
         """Refuse a tensor or an operation that is not supported; otherwise return the tensor's backend."""
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
             raise EngineError(f"expected a dense tensor, not {getattr(tensor, 'layout', type(tensor).__name__)}")
         check_operation(op)
         if goal.reduces and tensor.dtype not in REDUCED:
@@ -280,9 +254,9 @@ class Reducer:
             raise EngineError(f"{name} is on {tensor.device}, but the process group has {has}")
         return backend
 
-    def _allocate(self, slot: int, length: int, like: torch.Tensor) -> torch.Tensor:
+    def _allocate(self, slot: int, length: int, like: Tensor) -> Tensor:
         """Memory for a call. PyTorch keeps that of other devices itself."""
-        found: torch.Tensor = self._room(slot, length, like) if like.device.type == "cpu" else like.new_empty(length)
+        found: Tensor = self._room(slot, length, like) if like.device.type == "cpu" else like.new_empty(length)
         return found
 
 
@@ -305,9 +279,4 @@ def _end_all() -> None:
         _unclosed.popitem()[1]()
 
 
-_NAMES: dict[Any, str] = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "avg",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.MIN: "min",
-}
+_NAMES: dict[Any, str] = {getattr(dist.ReduceOp, op.upper()): op for op in OPERATIONS}

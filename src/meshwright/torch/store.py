@@ -43,9 +43,7 @@ ANSWER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that the first rank waits for what the others say, they for its verdict, and everyone for an answer of
-    the store.
-    """
+    """Seconds that the first rank waits for the others' values, they for its verdict, and all for the store."""
 
     collect: float
     listen: float
