@@ -22,10 +22,9 @@ from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, join
 from meshwright.measure.bench import Case, Patience, case_of
 from meshwright.measure.calibrate import fit, message_rate, shared_processors
-from meshwright.measure.jobs import Job
+from meshwright.measure.jobs import Job, measure_on
 from meshwright.measure.observations import microbenchmarks, observations
 from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
-from meshwright.measure.supervise import measure_on
 from meshwright.planning.plan import Plan
 from meshwright.system.model import System
 from meshwright.testbed import temporary

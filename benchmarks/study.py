@@ -22,10 +22,9 @@ from meshwright.cost.library import Library
 from meshwright.measure.accuracy import Pair, Report, join, report
 from meshwright.measure.bench import Case, Patience, cases
 from meshwright.measure.calibrate import Fit, fit
-from meshwright.measure.jobs import Job
+from meshwright.measure.jobs import Job, measure_on
 from meshwright.measure.observations import microbenchmarks, observations
 from meshwright.measure.records import Measurement, read_measurements
-from meshwright.measure.supervise import measure_on
 from meshwright.system.model import System
 from meshwright.testbed import temporary
 

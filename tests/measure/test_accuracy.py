@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from meshwright import Reduction, SpecError, load_library, parse_system, placements
-from meshwright.measure.accuracy import join, report
+from meshwright.measure.accuracy import join, report, scatter
 from meshwright.measure.bench import cases
-from meshwright.measure.plots import scatter
 from meshwright.measure.records import Measurement
 
 SYSTEM = parse_system("node=2@1GB/s,gpu=4@8GB/s")

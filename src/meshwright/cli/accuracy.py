@@ -7,7 +7,7 @@ import click
 
 from meshwright.cli.common import json_option, library_option, new_table, out_option, print_json, print_table, say
 from meshwright.cost.library import load_library
-from meshwright.measure.accuracy import Pair, Report, join, misses, report
+from meshwright.measure.accuracy import Pair, Report, join, misses, report, scatter
 from meshwright.measure.records import read_measurements
 from meshwright.system.read import load_system
 from meshwright.text.units import format_seconds
@@ -41,8 +41,6 @@ def accuracy(
     pairs = join(read_measurements(measurements), profile, load_system(system_spec) if system_spec else None)
     figures = report(pairs, noise)
     if plot is not None:
-        from meshwright.measure.plots import scatter
-
         scatter(pairs, plot)
         say(f"wrote {plot}")
     missed = misses(pairs, figures.noise)[:worst]

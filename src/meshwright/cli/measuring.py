@@ -13,9 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from meshwright import testbed as beds
 from meshwright.cli.common import say, stdout_kept, time_option
 from meshwright.measure.bench import Case, Patience
-from meshwright.measure.jobs import Job, measure_here
+from meshwright.measure.jobs import Job, measure_here, measure_on
 from meshwright.measure.records import Measurement
-from meshwright.measure.supervise import measure_on
 from meshwright.measure.trials.runners import ENGINES, start_locally
 from meshwright.system.model import System
 

@@ -1,7 +1,9 @@
-"""How good the predictions are: measurements joined with what the model says, as the paper reports it and further."""
+"""How good the predictions are: measurements joined with what the model says, in figures and as a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
@@ -17,13 +19,13 @@ from meshwright.language.semantics import check_program
 from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
 from meshwright.placement.layout import layout_of
 from meshwright.system.model import System
+from meshwright.text.files import write_file
+from meshwright.text.spec import format_counts
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A program with its measured and its predicted seconds; spread: how much longer the slowest repetition took than
-    the fastest, as a share of it.
-    """
+    """A program with its measured and predicted seconds; spread: the slowest repetition over the fastest, less 1."""
 
     program: str
     measured: float
@@ -87,10 +89,8 @@ class Pair:
         """Spearman's rank correlation of predicted and measured times; 1 for a single program."""
         if len(self.outcomes) < 2:
             return 1.0
-        measured = _ranks([outcome.measured for outcome in self.outcomes])
-        predicted = _ranks([outcome.predicted for outcome in self.outcomes])
-        if measured.std() == 0 or predicted.std() == 0:
-            return 1.0
+        times = ([outcome.measured for outcome in self.outcomes], [outcome.predicted for outcome in self.outcomes])
+        measured, predicted = (np.argsort(np.argsort(each, kind="stable")) for each in times)  # their ranks
         return float(np.corrcoef(measured, predicted)[0, 1])
 
 
@@ -122,7 +122,7 @@ def _pair(group: list[Measurement], library: Library, calibrated: System | None)
     if not programs:
         raise SpecError(f"only the default was measured for {first.matrix} over {'+'.join(first.over)}")
     return Pair(
-        system=",".join(f"{level.name}={level.count}" for level in described.levels),
+        system=format_counts({level.name: level.count for level in described.levels}),
         matrix=placement.matrix,
         over=tuple(first.over),
         goal=first.goal,
@@ -147,17 +147,8 @@ def _outcome(one: Measurement, model: CostModel) -> Outcome:
     return Outcome(one.program, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
 
 
-def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    order = np.argsort(values, kind="stable")
-    ranks = np.empty(len(values))
-    ranks[order] = np.arange(len(values))
-    return ranks
-
-
 TELL_APART = 2.5
-"""Two times differ with 95% confidence if they are further apart than this many times the median spread of a few
-repetitions.
-"""
+"""Two times differ with 95% confidence if they are further apart than this many times the median spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +213,33 @@ def placement_spread(pairs: Sequence[Pair]) -> float:
         time = pair.default.measured if pair.default is not None else pair.fastest.measured
         groups.setdefault((pair.system, pair.goal, pair.bytes, pair.group), []).append(time)
     return max((max(times) / min(times) for times in groups.values()), default=1.0)
+
+
+def scatter(pairs: Sequence[Pair], path: Path) -> None:
+    """Draw predicted over measured times of all programs, and the line where both agree; needs the extra `report`."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise SpecError(f"plots need Matplotlib ({error}): pip install 'meshwright[report]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 5), layout="constrained")
+    for system in dict.fromkeys(pair.system for pair in pairs):
+        outcomes = [outcome for pair in pairs if pair.system == system for outcome in pair.outcomes]
+        measured, predicted = [each.measured for each in outcomes], [each.predicted for each in outcomes]
+        axes.scatter(measured, predicted, s=12, alpha=0.6, label=system)
+    times = [time for pair in pairs for outcome in pair.outcomes for time in (outcome.measured, outcome.predicted)]
+    ends = [min(times), max(times)]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds")
+    axes.legend(frameon=False)
+    form = path.suffix.removeprefix(".").lower() or "png"
+    drawn = BytesIO()
+    try:
+        figure.savefig(drawn, format=form, metadata={"Date": None} if form == "svg" else None)
+    except ValueError as error:
+        raise SpecError(f"cannot draw {str(path)!r}: {error}") from None
+    finally:
+        pyplot.close(figure)
+    write_file(path, drawn.getvalue())

@@ -62,10 +62,7 @@ class Case:
     def _text(self, number: int | None) -> str:
         if self.sends:
             return SEND
-        if number is None:
-            return DEFAULT_PROGRAM
-        planned = self.plan.reductions[number]
-        return self.plan.program_text(planned)
+        return DEFAULT_PROGRAM if number is None else self.plan.program_text(self.plan.reductions[number])
 
     def measurements(self, engine: str) -> list[Measurement]:
         """All of them, not yet measured."""
@@ -81,9 +78,7 @@ def cases(
     max_steps: int = MAX_STEPS,
     collectives: Sequence[Collective] = tuple(Collective),
 ) -> list[Case]:
-    """For each placement and reduction: every program of at most `every` steps, and of those with at most `max_steps`
-    the `best` that are predicted to be fastest.
-    """
+    """For each placement and reduction: all programs of up to `every` steps, and the `best` of up to `max_steps`."""
     found = []
     total = 0
     for placement in placements:
@@ -170,7 +165,6 @@ def measure(
     wanted: Sequence[Case],
     records: Records | None,
     patience: Patience,
-    dtype: str = "float32",
     progress: Callable[[Measurement], None] = lambda _: None,
     watch: Watch | None = None,
 ) -> None:
@@ -190,33 +184,23 @@ def measure(
             if records is not None:
                 progress(measurement)
                 records.start(measurement)
-            result = _measured(runner, case, number, measurement, patience, dtype, watch)
+            result = _measured(runner, case, number, measurement, patience, watch)
             if records is not None:
                 records.add(result)
 
 
 def _measured(
-    runner: Runner,
-    case: Case,
-    number: int | None,
-    measurement: Measurement,
-    patience: Patience,
-    dtype: str,
-    watch: Watch | None,
+    runner: Runner, case: Case, number: int | None, measurement: Measurement, patience: Patience, watch: Watch | None
 ) -> Measurement:
-    payload = payloads(case.plan, dtype)[number or 0]
+    payload = payloads(case.plan, "float32")[number or 0]
     runner.prepare(payload)
 
     def once() -> float:
-        if case.sends:
-            return runner.send(case.sends)
-        return runner.run(number is None, case.alone)
+        return runner.send(case.sends) if case.sends else runner.run(number is None, case.alone)
 
-    links = None
     if watch is None:
         once()  # to warm up, and for the result
-    else:
-        links = watch(once)
+    links = None if watch is None else watch(once)
     if not case.sends and not case.alone and (faults := runner.everyone(check_results(runner, payload))):
         return replace(measurement, failed=f"wrong result: {faults[0]}")
     seconds: list[float] = []

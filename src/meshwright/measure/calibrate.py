@@ -143,29 +143,23 @@ def _fit_level(system: System, library: Library, number: int, here: Sequence[Obs
     if not together:
         return LevelFit(reached)
     kinds = sorted({one.collective for one in together if one.collective is not None})
+    columns = [kinds.index(one.collective) for one in together if one.collective is not None]
+    rows = np.zeros((len(together), len(kinds) + 1))  # the factors of the unknowns, over the measured time
     found: Solution | None = None
     for _ in range(ROUNDS if library.handshake else 1):
-        rows = [_row(system, library, one, kinds, found) for one in together]
-        found = _least_squares(np.array(rows))
+        for row, column, one in zip(rows, columns, together, strict=True):
+            near = None if found is None else (found.values[column], found.values[-1])
+            slowness, latency = _terms(system, library, one, near)
+            row[[column, -1]] = slowness / one.seconds, latency / one.seconds
+        found = _least_squares(rows)
     assert found is not None
     collectives = {}
-    for kind, value, off in zip(kinds, found.values[:-1], found.errors[:-1], strict=True):
-        slowness = max(float(value), 1e-9)
-        collectives[kind] = Estimate(1 / slowness, float(off) / slowness)
-    latency = max(float(found.values[-1]), 0.0)
-    error = float(found.errors[-1]) / latency if latency else 0.0
+    for kind, value, off in zip(kinds, found.values, found.errors, strict=False):
+        slowness = max(value, 1e-9)
+        collectives[kind] = Estimate(1 / slowness, off / slowness)
+    latency = max(found.values[-1], 0.0)
+    error = found.errors[-1] / latency if latency else 0.0
     return LevelFit(reached, collectives, Estimate(latency, error), tuple(found.residuals))
-
-
-def _row(
-    system: System, library: Library, one: Observation, kinds: Sequence[Collective], before: Solution | None
-) -> list[float]:
-    """The factors of the unknowns for one observation, near the solution before; over the measured time."""
-    assert one.collective is not None
-    column = kinds.index(one.collective)
-    near = None if before is None else (before.values[column], before.values[-1])
-    slowness, latency = _terms(system, library, one, near)
-    return [value / one.seconds for value in (*(slowness if k == column else 0.0 for k in range(len(kinds))), latency)]
 
 
 def _efficiencies(levels: Sequence[LevelFit]) -> dict[Collective, Estimate]:
@@ -292,19 +286,17 @@ def _reached_by_sends(system: System, number: int, sends: Sequence[Observation])
         if k > number and pairs >= prod(counts[k + 1 :])
     ]
     limit = min([own, *inner])
-    chosen = sorted((one.bytes, one.seconds) for one in sends if one.alone == (pairs == 1 and inside > 1))
-    sizes = np.array([size * pairs for size, _ in chosen], dtype=float)
-    times = np.array([seconds for _, seconds in chosen])
+    chosen = sorted((one.bytes * pairs, one.seconds) for one in sends if one.alone == (pairs == 1 and inside > 1))
     if len(chosen) == 1:
-        return Estimate(float(sizes[0] / times[0] / limit), 0.0)
-    found = _least_squares(np.stack([sizes / limit / times, 1 / times], axis=1))
+        return Estimate(chosen[0][0] / chosen[0][1] / limit, 0.0)
+    found = _least_squares(np.array([(size / limit / seconds, 1 / seconds) for size, seconds in chosen]))
     slowness = found.values[0]
     if not slowness > 0:
         raise SpecError(
             f"the times of sends over {system.levels[number].name!r} do not grow with their bytes, so they tell no "
             "bandwidth; measure payloads of several sizes"
         )
-    return Estimate(float(1 / slowness), float(found.errors[0] / slowness))
+    return Estimate(1 / slowness, found.errors[0] / slowness)
 
 
 def _least_squares(rows: NDArray[np.float64]) -> Solution:
@@ -315,6 +307,5 @@ def _least_squares(rows: NDArray[np.float64]) -> Solution:
         solution = np.append(np.linalg.lstsq(rows[:, :-1], ones, rcond=None)[0], 0.0)
     left = ones - rows @ solution
     freedom = max(len(ones) - rows.shape[1], 1)
-    scale = float(left @ left) / freedom
-    covariance = np.linalg.pinv(rows.T @ rows) * scale
-    return Solution(list(solution), list(np.sqrt(np.maximum(np.diag(covariance), 0.0))), list(left))
+    covariance = np.linalg.pinv(rows.T @ rows) * (float(left @ left) / freedom)
+    return Solution(solution.tolist(), np.sqrt(np.maximum(np.diag(covariance), 0.0)).tolist(), left.tolist())

@@ -1,18 +1,31 @@
-"""Jobs: what is to be measured into which file, and what every rank of a job does."""
+"""Jobs: what is to be measured into which file, by the ranks of one launcher or by ranks on a testbed.
 
+On a testbed PyTorch is imported once, then a rank is forked for each device, which enters the device's namespace before
+it starts any thread. When ranks die, or nothing happens for too long, the measurement in progress is marked as failed
+and new ranks go on with the rest.
+"""
+
+import importlib
 import os
+import signal
+import sys
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from meshwright.errors import EngineError, SpecError
 from meshwright.measure.bench import Case, Patience, measure
 from meshwright.measure.records import Measurement, Records, entries
-from meshwright.measure.trials.runners import make_runner
+from meshwright.measure.trials.runners import make_runner, require
+from meshwright.runtime.launch import wait_for_ranks
 from meshwright.runtime.seats import TESTBED
-from meshwright.runtime.signals import end_at_once
+from meshwright.runtime.signals import die_with_parent, end_at_once, fork
 from meshwright.system.model import System
-from meshwright.testbed.bed import running
+from meshwright.testbed.bed import Testbed, running
 
 Bar = Callable[[int], AbstractContextManager[Callable[[Measurement], None]]]
 """Shows progress: opened with the number of measurements to make, then called with each one as it begins."""
@@ -59,3 +72,89 @@ def measure_here(job: Job, bar: Bar = no_bar) -> None:
             watch = running(os.environ[TESTBED]).watch if TESTBED in os.environ else None
             measure(runner, job.cases, records, job.patience, progress=progress, watch=watch)
     runner.close()
+
+
+def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int, int]:
+    """Start a rank on every device; the process ids, by rank."""
+    parent = os.getpid()
+    return {rank: fork(partial(_rank, bed, rank, port, parent, work)) for rank in range(bed.system.devices)}
+
+
+def _rank(bed: Testbed, rank: int, port: int, parent: int, work: Callable[[int], None]) -> int:
+    """What a rank does; its exit code. It dies with its parent, or it would go on beside the ranks of the next run."""
+    try:
+        die_with_parent(parent, signal.SIGKILL)
+        bed.enter(rank)
+        os.environ.update(bed.environment(rank, port))
+        work(rank)
+    except BaseException as error:
+        print(f"rank {rank}: {str(error) or type(error).__name__}", file=sys.stderr)
+        if os.environ.get("MESHWRIGHT_DEBUG"):
+            traceback.print_exc()
+        return 1
+    return 0
+
+
+def measure_on(bed: Testbed, job: Job, bar: Bar = no_bar, say: Callable[[str], object] = lambda _: None) -> None:
+    """Run ranks on the devices of a testbed until everything is measured or marked as failed."""
+    if bed.system.counts != job.system.counts:
+        raise SpecError(f"testbed {bed.network.name!r} has the counts {bed.system.counts}, not {job.system.counts}")
+    if job.engine != "torch":
+        raise SpecError(
+            f"--testbed runs --engine torch; for {job.engine}, start it yourself with: meshwright testbed exec"
+        )
+    Records(job.out).close()  # refuses now, if it must
+    say(f"{len(job.missing())} of {len(job.measurements)} measurements are to be made")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # silence warnings that addresses have no names here
+    require("torch")
+    importlib.import_module("meshwright.measure.trials.torch")
+    port = bed.port()
+    while job.missing():
+        port += 1  # the last one may not be free yet
+        reason = _watch(job, fork_ranks(bed, port, lambda _: measure_here(job, bar)))
+        if left := job.missing():
+            if not reason:
+                raise EngineError(f"the ranks ended, but {len(left)} measurements are missing in {job.out}")
+            _mark_failed(job, left, reason)
+
+
+def _mark_failed(job: Job, left: Sequence[Measurement], reason: str) -> None:
+    """Mark the measurement that the ranks were at, or else the first that is left, so that the next ranks skip it.
+
+    For example, the file has results of A and B, and a line which says that C was started, when rank 2 is killed: C
+    gets a line with `failed`, and new ranks go on with D. If they died before they started any, each attempt still
+    uses up one measurement, so that the loop ends.
+    """
+    with Records(job.out) as records:
+        started = [measurement for measurement in left if measurement.id in records.unfinished]
+        records.add(replace(started[-1] if started else left[0], failed=reason))
+
+
+def _watch(job: Job, pids: dict[int, int]) -> str:
+    """Wait for ranks; why they failed, empty if they did not. No rank is left when this returns.
+
+    The file that they write is the sign of life: it grows by a line when a measurement begins and when it ends.
+    """
+    size, since = -1, time.monotonic()
+
+    def stuck() -> str:
+        nonlocal size, since
+        now = job.out.stat().st_size if job.out.exists() else 0
+        if now != size:
+            size, since = now, time.monotonic()
+        return f"nothing was measured for {job.timeout:g} s" if time.monotonic() - since > job.timeout else ""
+
+    waiting: dict[int, Callable[[], int | None]] = {rank: partial(_exit_code, pid) for rank, pid in pids.items()}
+    try:
+        return wait_for_ranks(waiting, stuck)[1]
+    finally:
+        for rank in waiting:
+            os.kill(pids[rank], signal.SIGKILL)
+        for rank in waiting:
+            os.waitpid(pids[rank], 0)
+
+
+def _exit_code(pid: int) -> int | None:
+    """The exit code of a forked process; None as long as it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None

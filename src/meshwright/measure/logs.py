@@ -1,6 +1,7 @@
 """Observations from logs that people have already: the output of nccl-tests and of the OSU microbenchmarks."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from meshwright.errors import SpecError
@@ -37,6 +38,13 @@ def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise SpecError(f"cannot read the log {str(path)!r}: {error}") from None
+    found = list(_observations(path, lines, level, ranks))
+    if not found:
+        raise SpecError(f"{path} has no measurements; was the run cut off?")
+    return found
+
+
+def _observations(path: Path, lines: list[str], level: str, ranks: int) -> Iterator[Observation]:
     for number, line in enumerate(lines, 1):
         if found := re.match(r"#\s*OSU MPI(?:-CUDA)?\s+(?:Non-blocking )?(\w+)(?:\s+\w+)*\s+Test", line):
             return _osu(path, lines, number, found[1], level, ranks)
@@ -53,53 +61,44 @@ def read_log(path: Path, level: str, ranks: int) -> list[Observation]:
     )
 
 
-def _nccl(path: Path, lines: list[str], after: int, name: str, level: str) -> list[Observation]:
+def _rows(lines: list[str], after: int) -> Iterator[tuple[int, str, list[str]]]:
+    """The rows behind a line, without comments: the number of each, the row itself, and its words."""
+    for number, line in enumerate(map(str.strip, lines[after:]), after + 1):
+        if line and not line.startswith("#"):
+            yield number, line, line.split()
+
+
+def _nccl(path: Path, lines: list[str], after: int, name: str, level: str) -> Iterator[Observation]:
     """Rows of `size count type redop root time algbw busbw …`; the time is in microseconds."""
     if name not in _NCCL:
         raise SpecError(f"{path} line {after}: {shown(name)} is none of {', '.join(_NCCL)}")
-    found = []
-    for number, line in enumerate(lines[after:], after + 1):
-        words = line.split()
-        if not words or line.lstrip().startswith("#"):
-            continue
+    for number, line, words in _rows(lines, after):
         if not _WHOLE.fullmatch(words[0]):
             continue  # warnings and notes between the rows
         if len(words) < 8 or not _is_number(words[5]):
             raise SpecError(
-                f"{path} line {number}: expected size, count, type, redop, root, time, …, not {shown(line.strip())}"
+                f"{path} line {number}: expected size, count, type, redop, root, time, …, not {shown(line)}"
             )
         size, seconds = int(words[0]), float(words[5]) * 1e-6
         if size > 0 and seconds > 0:
-            found.append(Observation(level, _NCCL[name], size, seconds))
-    return _some(path, found)
+            yield Observation(level, _NCCL[name], size, seconds)
 
 
-def _osu(path: Path, lines: list[str], after: int, name: str, level: str, ranks: int) -> list[Observation]:
+def _osu(path: Path, lines: list[str], after: int, name: str, level: str, ranks: int) -> Iterator[Observation]:
     """Rows of `size latency`, in microseconds, or `size bandwidth`, in MB/s."""
-    if name not in _OSU and name not in ("Latency", "Bandwidth"):
-        known = ", ".join([*_OSU, "Latency", "Bandwidth"])
-        raise SpecError(f"{path} line {after}: the OSU test {shown(name)} is none of {known}")
-    found = []
-    for number, line in enumerate(lines[after:], after + 1):
-        words = line.split()
-        if not words or line.lstrip().startswith("#"):
-            continue
+    known = [*_OSU, "Latency", "Bandwidth"]
+    if name not in known:
+        raise SpecError(f"{path} line {after}: the OSU test {shown(name)} is none of {', '.join(known)}")
+    for number, line, words in _rows(lines, after):
         if len(words) < 2 or not _WHOLE.fullmatch(words[0]) or not _is_number(words[1]):
-            raise SpecError(f"{path} line {number}: expected a size and a time or bandwidth, not {shown(line.strip())}")
+            raise SpecError(f"{path} line {number}: expected a size and a time or bandwidth, not {shown(line)}")
         size, value = int(words[0]), float(words[1])
         if size == 0 or value <= 0:
             continue
         seconds = size / (value * 1e6) if name == "Bandwidth" else value * 1e-6
         # OSU's all-gather names the size of one rank's part.
         whole = size * ranks if name == "Allgather" else size
-        found.append(Observation(level, _OSU.get(name), whole, seconds))
-    return _some(path, found)
-
-
-def _some(path: Path, found: list[Observation]) -> list[Observation]:
-    if not found:
-        raise SpecError(f"{path} has no measurements; was the run cut off?")
-    return found
+        yield Observation(level, _OSU.get(name), whole, seconds)
 
 
 def _is_number(word: str) -> bool:

@@ -15,10 +15,10 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from meshwright.errors import MeshwrightError, SpecError
 from meshwright.language.goals import as_goal
@@ -85,7 +85,7 @@ class Measurement:
         return Placement(system or system_of(self.system, "its system"), as_tuple(self.axes, str, "axes"), rows)
 
 
-class Records:
+class Records(AbstractContextManager["Records"]):
     """A file of measurements that is being added to; refuses at once where it cannot be written."""
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class Records:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise SpecError(
@@ -115,9 +115,7 @@ class Records:
                     ) from None
                 time.sleep(0.05)
             except OSError:  # a file system without locks
-                return
-            else:
-                return
+                return None
 
     def _load(self) -> int:
         """Read what the file has, and cut off a torn last line; returns how many bytes are left."""
@@ -160,10 +158,6 @@ class Records:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        """Use it for the time of a with statement."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the file."""

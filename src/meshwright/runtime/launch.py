@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -114,24 +114,33 @@ def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[
     try:
         for command, environment in zip(commands, environments, strict=True):
             started.append(subprocess.Popen(command, env=environment, stdin=nothing, process_group=0, preexec_fn=die))
-        waiting = dict(enumerate(started))
-        while waiting and not failed:
-            time.sleep(0.02)
-            for rank, process in list(waiting.items()):
-                if process.poll() is not None:
-                    del waiting[rank]
-                    if process.returncode and not failed:
-                        failed = process.returncode
-                        print(f"rank {rank} {ending(failed)}: the others are ended", file=sys.stderr, flush=True)
+        failed, reason = wait_for_ranks({rank: process.poll for rank, process in enumerate(started)})
+        if failed:
+            print(f"{reason}: the others are ended", file=sys.stderr, flush=True)
     finally:
         if any(process.poll() != 0 for process in started):
             _end_ranks(started, grace if failed else 0.0)
     return failed if failed >= 0 else 128 - failed
 
 
-def ending(code: int) -> str:
-    """How a process ended, in words."""
-    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+def wait_for_ranks(
+    waiting: dict[int, Callable[[], int | None]], stuck: Callable[[], str] = lambda: ""
+) -> tuple[int, str]:
+    """Wait until all ranks have ended, one has failed, or `stuck` returns a reason; a code that is 0 for all, and why.
+
+    waiting: for each rank a function that returns its exit code, or None; ranks that have ended are taken out.
+    """
+    while waiting:
+        time.sleep(0.02)
+        if reason := stuck():
+            return 1, reason
+        for rank, poll in list(waiting.items()):
+            if (code := poll()) is not None:
+                del waiting[rank]
+                if code:
+                    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                    return code, f"rank {rank} {how}"
+    return 0, ""
 
 
 def _end_ranks(processes: Sequence["subprocess.Popen[Any]"], grace: float) -> None:

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshwright.errors import EngineError
 from meshwright.jax import Reducer, factor_mesh
 from meshwright.language.goals import Goal, Holding
-from meshwright.measure.trials.trial import Array, Payload
+from meshwright.measure.trials.trial import Array, Payload, Runner
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
 from meshwright.runtime.waiting import Watchdog
@@ -40,7 +40,7 @@ def join(timeout: float) -> None:
         raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
 
 
-class JaxRunner:
+class JaxRunner(Runner):
     """Runs a plan on jax.devices()."""
 
     name = "jax"
@@ -126,12 +126,7 @@ class JaxRunner:
     def results(self) -> list[Array | None]:
         """What each device of this process has, without padding."""
         rows = {self._rank[shard.device]: np.asarray(shard.data)[0] for shard in self._left.addressable_shards}
-        results: list[Array | None] = []
-        for rank in self.ranks:
-            part = self._payload.goal.end is Holding.PART
-            length = self._payload.part_length(rank) if part else self._payload.length
-            results.append(rows[rank][:length])
-        return results
+        return [rows[rank][: self._payload.end_length(rank)] for rank in self.ranks]
 
     def everyone(self, faults: list[str]) -> list[str]:
         """The faults of this process, and which others have some."""
@@ -139,10 +134,6 @@ class JaxRunner:
             counts = self._everywhere(len(faults))
         others = [k for k, count in enumerate(counts) if count and k != jax.process_index()]
         return faults + [f"process {k} has {int(counts[k])} wrong results" for k in others]
-
-    def shared(self, value: Any) -> Any:
-        """Every process decides alike."""
-        return value
 
     def close(self) -> None:
         """Give the compiled code back."""

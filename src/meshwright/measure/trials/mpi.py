@@ -8,14 +8,15 @@ import numpy as np
 from mpi4py import MPI
 
 from meshwright.language.goals import Goal
-from meshwright.measure.trials.trial import Array, Payload, program_call
+from meshwright.measure.trials.trial import Array, Payload, Runner, program_call
 from meshwright.mpi import Reducer
+from meshwright.mpi.collectives import run_collective
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
 from meshwright.runtime.waiting import Watchdog
 
 
-class MpiRunner:
+class MpiRunner(Runner):
     """Runs a plan on the world communicator."""
 
     name = "mpi"
@@ -94,22 +95,17 @@ class MpiRunner:
     def _default(self) -> Array:
         buffer, goal = self._buffer, self._payload.goal
         group = self._whole[self._payload.plan.reductions[self._payload.number].communication.axes]
+        if goal.in_place:
+            assert goal.flat is not None
+            run_collective(goal.flat, group, buffer, buffer, "sum")
+            return buffer
         sizes = [part_length(self._payload.length, group.size, k) for k in range(group.size)]
-        if goal is Goal.ALL_REDUCE:
-            group.Allreduce(MPI.IN_PLACE, buffer)
-        elif goal is Goal.REDUCE:
-            group.Reduce(MPI.IN_PLACE if group.rank == 0 else buffer, buffer if group.rank == 0 else None)
-        elif goal is Goal.BROADCAST:
-            group.Bcast(buffer)
-        elif goal is Goal.REDUCE_SCATTER:
-            part = np.empty(sizes[group.rank], buffer.dtype)
-            group.Reduce_scatter(buffer, part, sizes)
-            return part
+        result = np.empty(self._payload.end_length(self._comm.rank), buffer.dtype)
+        if goal is Goal.REDUCE_SCATTER:
+            group.Reduce_scatter(buffer, result, sizes)
         else:
-            whole = np.empty(self._payload.length, buffer.dtype)
-            group.Allgatherv(buffer, [whole, sizes])
-            return whole
-        return buffer
+            group.Allgatherv(buffer, [result, sizes])
+        return result
 
     def results(self) -> list[Array | None]:
         """What this rank has."""

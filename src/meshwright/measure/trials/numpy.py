@@ -2,18 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from meshwright.errors import EngineError
 from meshwright.language.goals import Holding, flat_program
 from meshwright.language.interpreter import run_program
-from meshwright.measure.trials.trial import Array, Payload, check_memory
+from meshwright.measure.trials.trial import Array, Payload, Runner, check_memory
 from meshwright.planning.plan import Plan
 
 
-class NumpyRunner:
+class NumpyRunner(Runner):
     """Runs every group of a reduction in turn."""
 
     name = "numpy"
@@ -64,14 +63,6 @@ class NumpyRunner:
     def results(self) -> list[Array | None]:
         """What every rank has."""
         return self._left
-
-    def everyone(self, faults: list[str]) -> list[str]:
-        """This process is everyone."""
-        return faults
-
-    def shared(self, value: Any) -> Any:
-        """This process is everyone."""
-        return value
 
     def close(self) -> None:
         """Give the memory back."""

@@ -11,20 +11,20 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import EngineError
-from meshwright.language.goals import Goal
-from meshwright.measure.trials.trial import Array, Payload, program_call
+from meshwright.language.goals import Holding
+from meshwright.measure.trials.trial import Array, Payload, Runner, program_call
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
 from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.words import first_line
 from meshwright.torch import Reducer
-from meshwright.torch.collectives import all_gather, reduce_scatter
+from meshwright.torch.collectives import run_collective
 
 HEADWAY = 0.02
 """Seconds until a common start, beyond what it took all ranks to agree on the last one."""
 
 
-class TorchRunner:
+class TorchRunner(Runner):
     """Runs a plan on the process group that torchrun's environment describes."""
 
     name = "torch"
@@ -86,9 +86,7 @@ class TorchRunner:
         assert self._reducer is not None
         self._program = program_call(self._reducer, payload, self._buffer.new_empty(payload.length))
         self._left: torch.Tensor | None = None
-        group = payload.group(self.ranks[0])
-        self._group, self._root = self._whole[group], group[0]
-        self._width = part_length(payload.length, len(group), 0)
+        self._group = payload.group(self.ranks[0])
 
     def run(self, default: bool, alone: bool = False) -> float:
         """Run the reduction once on all ranks, or on the first group alone."""
@@ -96,7 +94,7 @@ class TorchRunner:
         self._left = None
         with _words("the library's own collective" if default else "the program"):
             started = self._start()
-            if not alone or 0 in self._payload.group(self.ranks[0]):
+            if not alone or 0 in self._group:
                 self._left = self._default() if default else self._program(self._buffer)
                 self._synchronize()
             return _largest(time.monotonic() - started)[0]
@@ -133,23 +131,19 @@ class TorchRunner:
             torch.cuda.synchronize(self._device)
 
     def _default(self) -> torch.Tensor:
-        buffer, group, goal = self._buffer, self._group, self._payload.goal
-        if goal is Goal.ALL_REDUCE:
-            dist.all_reduce(buffer, group=group)
-        elif goal is Goal.REDUCE:
-            dist.reduce(buffer, self._root, group=group)
-        elif goal is Goal.BROADCAST:
-            dist.broadcast(buffer, self._root, group=group)
-        else:
-            whole = self._width * dist.get_world_size(group)
-            if goal is Goal.REDUCE_SCATTER:
-                part = buffer.new_empty(self._width)
-                reduce_scatter(part, _padded(buffer, whole), group=group)
-                return part[: self._payload.part_length(self.ranks[0])]
-            gathered = buffer.new_empty(whole)
-            all_gather(gathered, _padded(buffer, self._width), group=group)
-            return gathered[: self._payload.length]
-        return buffer
+        """The library's own collective; where lengths do not divide, on padded tensors."""
+        goal, source, target = self._payload.goal, self._buffer, self._buffer
+        assert goal.flat is not None
+        if not goal.in_place:
+            part = part_length(self._payload.length, len(self._group), 0)
+            whole = part * len(self._group)
+            takes, gives = (part, whole) if goal.start is Holding.PART else (whole, part)
+            target = source.new_empty(gives)
+            if source.numel() < takes:
+                source = torch.nn.functional.pad(source, (0, takes - source.numel()))
+        # No backend is named, as for gloo another ReduceScatter than its own would be taken.
+        run_collective(goal.flat, source, target, "sum", self._whole[self._group], self._group, backend="")
+        return target[: self._payload.end_length(self.ranks[0])]
 
     def results(self) -> list[Array | None]:
         """What this rank has."""
@@ -196,7 +190,3 @@ def _largest(*values: float) -> list[float]:
         largest = torch.stack(every).amax(0)
     dist.broadcast(largest, src=0)
     return list(largest.tolist())
-
-
-def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    return tensor if tensor.numel() == length else torch.nn.functional.pad(tensor, (0, length - tensor.numel()))

@@ -52,6 +52,10 @@ class Payload:
         group = self.group(rank)
         return part_length(self.length, len(group), group.index(rank))
 
+    def end_length(self, rank: int) -> int:
+        """How many elements a rank has in the end."""
+        return self.part_length(rank) if self.goal.end is Holding.PART else self.length
+
     def given(self, rank: int) -> Array:
         """What a rank gives."""
         length = self.part_length(rank) if self.goal.start is Holding.PART else self.length
@@ -128,15 +132,13 @@ def payloads(plan: Plan, dtype: str, size: int | None = None) -> list[Payload]:
 
 
 class Runner(Protocol):
-    """Runs reductions on an engine with data of its own, and times them; every process has one, for its own ranks."""
+    """Runs reductions on an engine with data of its own, and times them; every process has one, for its own ranks.
 
-    @property
-    def name(self) -> str:
-        """The name of the engine."""
+    name: that of the engine. ranks: those of this process.
+    """
 
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The ranks of this process."""
+    name: str
+    ranks: Sequence[int]
 
     def load(self, plan: Plan) -> None:
         """Make ready to run a plan's reductions, instead of those of the plan before."""
@@ -157,19 +159,19 @@ class Runner(Protocol):
         """What the last run left each of this process's ranks with; None where it does not matter."""
 
     def everyone(self, faults: list[str]) -> list[str]:
-        """The faults of all processes."""
+        """The faults of all processes; those of this one, where there are no others."""
+        return faults
 
     def shared(self, value: Any) -> Any:
-        """What the first rank has, for everyone."""
+        """What the first rank has, for everyone; the own value, where every process decides alike."""
+        return value
 
     def close(self) -> None:
         """Give back everything."""
 
 
 def program_call(reducer: Any, payload: Payload, whole: Any) -> Callable[[Any], Any]:
-    """The method of a Reducer for a payload, as a function of what this rank gives; `whole` has room for a gathered
-    one.
-    """
+    """The method of a Reducer for a payload, as a function of what this rank gives; all-gathers write to `whole`."""
     method = getattr(reducer, payload.goal.replace("-", "_"))
     more = {"out": whole} if payload.goal.start is Holding.PART else {}
     return partial(method, over=payload.number, **more)

@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 import os, signal, sys, time
 from types import SimpleNamespace
-from meshwright.measure.supervise import fork_ranks
+from meshwright.measure.jobs import fork_ranks
 
 bed = SimpleNamespace(system=SimpleNamespace(devices=2), enter=lambda _: None, environment=lambda *_: {})
 
