@@ -135,7 +135,7 @@ class Simulation(Naive):
         over: list[Resource] = []
         for level in self.carrying(meet):
             link, count = self.system.levels[level].link, self.counts[level]
-            if link.per_device is not None:
+            if link.per_device is not None and link.fabric is not Fabric.RING:
                 over += [("sends", level, a), ("receives", level, b)]
             if link.fabric is Fabric.SWITCH:
                 over += [("out", level, self.digits[a][: level + 1]), ("in", level, self.digits[b][: level + 1])]
@@ -146,14 +146,19 @@ class Simulation(Naive):
             else:
                 at, to = self.digits[a][level], self.digits[b][level]
                 way = 1 if (to - at) % count <= count - (to - at) % count else -1
+                if link.per_device is not None:
+                    over.append(("arrives", level, b, way))
                 while at != to:
                     over.append(("wire", level, self.digits[a][:level], at, way))
+                    if link.per_device is not None:
+                        over.append(("own wire", level, self.digits[a][:level], at, self.digits[a][level + 1 :], way))
                     at = (at + way) % count
         return over
 
     def limit(self, resource: Resource) -> float:
         link = self.system.levels[int(str(resource[1]))].link
-        return (link.per_device if resource[0] in ("sends", "receives") else link.bandwidth) or 0.0
+        own = resource[0] in ("sends", "receives", "arrives", "own wire")
+        return (link.per_device if own else link.bandwidth) or 0.0
 
     def share(self, flows: list[Flow]) -> None:
         """Rates by max-min fairness: the link that gives each of its flows least is filled first."""

@@ -283,14 +283,14 @@ class Naive:
         into: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         bus: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         wires: dict[tuple[int, tuple[int, ...], int, int], float] = defaultdict(float)
-        sent: dict[tuple[int, int], float] = defaultdict(float)
-        received: dict[tuple[int, int], float] = defaultdict(float)
+        single: dict[tuple[object, ...], float] = defaultdict(float)  # of one device: what it sends or gets, by level
         for (a, b), amount in edges.items():
             meet = self.meet(a, b)
             for level in self.carrying(meet):
                 fabric, count = self.system.levels[level].link.fabric, self.counts[level]
-                sent[level, a] += amount
-                received[level, b] += amount
+                if fabric is not Fabric.RING:
+                    single[level, "sends", a] += amount
+                    single[level, "receives", b] += amount
                 if fabric is Fabric.SWITCH:
                     out[level, self.digits[a][: level + 1]] += amount
                     into[level, self.digits[b][: level + 1]] += amount
@@ -301,18 +301,20 @@ class Naive:
                 else:
                     at, to = self.digits[a][level], self.digits[b][level]
                     way = 1 if (to - at) % count <= count - (to - at) % count else -1
+                    single[level, "arrives", b, way] += amount
                     while at != to:
                         wires[level, self.digits[a][:level], at, way] += amount
+                        # The devices in the same place below each child have a ring of their own.
+                        single[level, self.digits[a][:level], at, self.digits[a][level + 1 :], way] += amount
                         at = (at + way) % count
         seconds = 0.0
         for loads in (out, into, bus, wires):
             for key, load in loads.items():
                 seconds = max(seconds, load / (self.system.levels[key[0]].link.bandwidth or 0))
-        for single in (sent, received):
-            for (level, _), load in single.items():
-                limit = self.system.levels[level].link.per_device
-                if limit is not None:
-                    seconds = max(seconds, load / limit)
+        for (number, *_), load in single.items():
+            limit = self.system.levels[int(str(number))].link.per_device
+            if limit is not None:
+                seconds = max(seconds, load / limit)
         return seconds
 
 

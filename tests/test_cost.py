@@ -119,6 +119,7 @@ KINDS = {
     "bus": Link(1e6, fabric=Fabric.BUS),
     "bypassed bus": Link(1e6, fabric=Fabric.BUS, bypass=True),
     "ring": Link(1e6, fabric=Fabric.RING),
+    "ring of devices": Link(1e12, per_device=1e6, fabric=Fabric.RING),
     "device": Link(1e12, per_device=1e6),
     "bypassed device": Link(1e12, per_device=1e6, bypass=True),
 }

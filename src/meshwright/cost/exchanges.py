@@ -3,7 +3,7 @@
 from math import prod
 
 from meshwright.cost.rings import ring
-from meshwright.cost.traffic import Pairs, Phase, Phases, Shape, Traffic, inside
+from meshwright.cost.traffic import Pairs, Phase, Phases, Sent, Shape, Traffic, inside
 from meshwright.language.program import ROOTED, Collective
 
 
@@ -33,7 +33,7 @@ def direct(collective: Collective, shape: Shape, _rotates: bool) -> Phases | Non
         for child in range(shape[level]):
             for other in range(shape[level]):
                 if child != other:
-                    yield child, other, below[level] ** 2 * amount
+                    yield Sent(child, other, below[level] ** 2 * amount)
 
     phase = Phase(tuple(levels), pairs, size * (size - 1.0))
     # An all-reduce gathers as much as it scattered.
@@ -62,7 +62,7 @@ def _exchange(shape: Shape, level: int, distance: int, amount: float) -> Phase:
     def pairs(where: int) -> Pairs:
         if where == level:
             for child in range(shape[level]):
-                yield child, child ^ distance, below[level] * amount
+                yield Sent(child, child ^ distance, below[level] * amount)
 
     return Phase(tuple(levels), pairs, float(prod(shape)))
 

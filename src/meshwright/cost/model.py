@@ -12,7 +12,7 @@ from meshwright.cost.algorithms import phases, transfer_phase
 from meshwright.cost.bound import bound
 from meshwright.cost.contention import Contention, StepKind, contention, step_kind
 from meshwright.cost.library import Library
-from meshwright.cost.routing import busiest_link
+from meshwright.cost.routing import busiest_line, busiest_link
 from meshwright.cost.traffic import Phase, Phases
 from meshwright.errors import SpecError
 from meshwright.language.goals import Goal
@@ -194,9 +194,13 @@ class CostModel:
             amount, limit = shared * (traffic.inner if link.bypass else traffic.port), "port"
         seconds = amount / link.bandwidth / efficiency
         if link.per_device is not None:
-            device = sharing.held * (traffic.device_inner if inner_only(link) else traffic.device)
+            if link.fabric is Fabric.RING:
+                single = busiest_line(phase, k, self.layout.columns[number], prod(sharing.shape[k + 1 :]))
+            else:
+                single = traffic.device_inner if inner_only(link) else traffic.device
+            device = sharing.held * single
             alone = device / link.per_device / efficiency
-            if alone > seconds:
+            if alone > seconds * (1 + 1e-12):  # not where the two are equal but for rounding
                 return Load(level.name, sharing.at_port[k] / sharing.held, device, alone, "device")
         return Load(level.name, shared / sharing.held, amount, seconds, limit)
 

@@ -3,7 +3,19 @@
 from dataclasses import replace
 from math import prod
 
-from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Shape, Traffic, hops, inside, listed
+from meshwright.cost.traffic import (
+    EVERYONE,
+    MOST_LISTED,
+    Pairs,
+    Phase,
+    Phases,
+    Sent,
+    Shape,
+    Traffic,
+    hops,
+    inside,
+    listed,
+)
 from meshwright.language.program import ROOTED, Collective
 
 
@@ -52,11 +64,15 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
 
     def pairs(level: int) -> Pairs:
         last = shape[level] - 1
+        # In rank order, the last member below a child sends to the first below the next.
+        ends = (EVERYONE, EVERYONE) if rotates else (below[level] - 1, 0)
         for child in range(last):
-            yield child, child + 1, edge * stay[level]
-        back = 1 - missing if level == 0 else float(rotates)
-        if last and back:
-            yield last, 0, edge * stay[level] * back
+            yield Sent(child, child + 1, edge * stay[level], *ends)
+        if level == 0 and rotates and not closed:  # the ring that lacks this edge has one member's share
+            for member in range(1, below[0]):
+                yield Sent(last, 0, edge / below[0], member - 1, member)
+        elif last and (closed if level == 0 else rotates):
+            yield Sent(last, 0, edge * stay[level], *ends)
 
     return (Phase(tuple(levels), pairs, rounds * (size - 1) * size if closed else size - 1.0, round=closed),)
 
@@ -91,9 +107,9 @@ def two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> Phases 
             levels[level] = replace(traffic, inner=inner, device=device, device_inner=min(device, inner))
 
     def pairs(level: int) -> Pairs:
-        for child, other, amount in one_way.pairs(level):
-            yield child, other, amount / 2
-            yield other, child, amount / 2
+        for child, other, amount, sender, receiver in one_way.pairs(level):
+            yield Sent(child, other, amount / 2, sender, receiver)
+            yield Sent(other, child, amount / 2, receiver, sender)
 
     return (replace(one_way, levels=tuple(levels), pairs=pairs, sent=2 * one_way.sent),)
 

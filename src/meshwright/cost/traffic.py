@@ -8,6 +8,7 @@ All amounts are in units of the bytes that a member holds before the step.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,23 @@ from meshwright.language.program import Collective
 
 Shape = tuple[int, ...]
 
-Pairs = Iterator[tuple[int, int, float]]
+EVERYONE = -1
+
+
+class Sent(NamedTuple):
+    """What one child of an instance sends to another, and which of the members below the two do.
+
+    sender, receiver: their numbers below the child and below the other; or EVERYONE, each as much as the others.
+    """
+
+    child: int
+    other: int
+    amount: float
+    sender: int = EVERYONE
+    receiver: int = EVERYONE
+
+
+Pairs = Iterator[Sent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +62,7 @@ class Phase:
     """Traffic that flows at the same time. Two phases are equal if they are the same object: they are cached.
 
     levels: the traffic of each level of the group's shape.
-    pairs: for a level, who sends how much to whom among the children of one instance, as (child, child, amount).
+    pairs: for a level, who sends how much to whom among the children of one instance.
     sent: how many messages there are, of all members together.
     round: whether they go round a ring, where in every turn each member sends one.
     """
@@ -119,7 +136,7 @@ def listed(shape: Shape, edges: Sequence[tuple[int, int]], amount: float) -> Pha
         busiest = _busiest([s // w for s, _ in here])
         for s, t in here:
             if s // w == busiest:
-                yield s // b % shape[level], t // b % shape[level], amount
+                yield Sent(s // b % shape[level], t // b % shape[level], amount, s % b, t % b)
 
     return Phase(tuple(levels), pairs, float(len(edges)))
 

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Shape, Traffic, hops, inside, listed
+from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Sent, Shape, Traffic, hops, inside, listed
 from meshwright.language.program import Collective
 
 
@@ -40,13 +40,14 @@ def tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
             for parent, child in double_tree(outermost):
                 for turn in range(outermost):
                     a, b = (parent + turn) % outermost, (child + turn) % outermost
-                    yield a, b, 0.5 / outermost
-                    yield b, a, 0.5 / outermost
+                    yield Sent(a, b, 0.5 / outermost)
+                    yield Sent(b, a, 0.5 / outermost)
         else:
+            last = inside(shape)[level] - 1
             for child in range(fan if level == chain_level and fan > 1 else fan - 1):
                 following = (child + 1) % fan
-                yield child, following, link
-                yield following, child, link
+                yield Sent(child, following, link, last, 0)
+                yield Sent(following, child, link, 0, last)
 
     return (Phase(tuple(levels), pairs, 4.0 * (prod(shape) - 1)),)
 

@@ -10,6 +10,9 @@ from meshwright.placement.hierarchy import Hierarchy, hierarchy_of
 from meshwright.placement.placement import Placement
 from meshwright.system.model import Link, System
 
+Column = tuple[tuple[int, bool], ...]
+"""The factors of one level that are not 1, outermost first, each with whether its axis is reduced over."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -26,7 +29,7 @@ class Layout:
 
     system: System
     radices: tuple[int, ...]
-    columns: tuple[tuple[tuple[int, bool], ...], ...]
+    columns: tuple[Column, ...]
 
     @cached_property
     def hierarchy(self) -> Hierarchy:

@@ -45,13 +45,15 @@ class Link:
     bandwidth: on a `switch`, of each child's port, in each direction; on a `ring`, of one link to a neighbour, in each
         direction; on a `bus`, of the whole bus.
     latency: seconds to start one message.
-    per_device: the most that one device alone can send through a port; on a `ring`, over one link.
+    per_device: the most that one device alone can send through a port, and receive. On a `ring`: the bandwidth, in each
+        direction, of one link of a device's own, to the device in the same place below the next child.
     fabric: `switch`, `ring` (links between neighbours only) or `bus` (one bandwidth shared by all children).
     bypass: traffic that leaves the level does not use these ports; on a `ring` it never does.
     reduces: the switch itself adds up what passes through it.
 
     For example, `node` with bandwidth 400 GB/s and per_device 50 GB/s is a node with eight network cards: all its
-    devices together reach 400 GB/s, but one device alone uses only its own card.
+    devices together reach 400 GB/s, but one device alone uses only its own card. A torus of 16 x 16 chips with links
+    of 50 GB/s is a ring of 16 rows with bandwidth 800 GB/s and per_device 50 GB/s, and in each row a ring of 16 chips.
     """
 
     bandwidth: float | None = None
