@@ -30,7 +30,7 @@ from tests.naive import Naive
 from meshwright import Placement, parse_system, placements, reduction_hierarchy
 from meshwright.language.goals import Goal
 from meshwright.language.program import Step, all_steps, device_groups
-from meshwright.language.semantics import RuleBrokenError, State, apply_step, start_state
+from meshwright.language.semantics import RuleBrokenError, State, apply_step, state_of
 
 PAYLOAD = 2**30
 RESULTS = Path(__file__).parent / "results" / "hierarchies.json"
@@ -103,7 +103,7 @@ def search(placement: Placement, order: str, axes: Sequence[str], max_steps: int
             found += [(step, *rest) for rest in completions(after, left - 1)]
         return tuple(found)
 
-    programs = completions(start_state(Goal.ALL_REDUCE, size), max_steps)
+    programs = completions(state_of(Goal.ALL_REDUCE.start, size), max_steps)
     seconds = time.perf_counter() - begin
     naive = Naive(placement, list(axes), PAYLOAD, rotates=False)
 
@@ -121,7 +121,7 @@ def search(placement: Placement, order: str, axes: Sequence[str], max_steps: int
         return naive.time(edges)
 
     def time_of(program: tuple[Step, ...]) -> float:
-        state, total = start_state(Goal.ALL_REDUCE, size), 0.0
+        state, total = state_of(Goal.ALL_REDUCE.start, size), 0.0
         for step in program:
             total += price(step, tuple(sum(1 for who in held if who) for held in state))
             state = apply_step(state, step, radices)

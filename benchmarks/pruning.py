@@ -14,7 +14,7 @@ from array import array
 from pathlib import Path
 
 from meshwright.language.goals import PROGRAM_GOALS
-from meshwright.language.symbolic import State, end_state, hopeless, start_state, successors
+from meshwright.language.symbolic import State, hopeless, state_of, successors
 
 RESULTS = Path(__file__).parent / "results" / "pruning.json"
 
@@ -48,10 +48,10 @@ def explore(levels: int, start: State) -> dict[str, int]:
 def main() -> None:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for levels in map(int, sys.argv[1:] or ["1", "2", "3", "4", "5"]):
-        assert not any(hopeless(end_state(goal, levels), levels) for goal in PROGRAM_GOALS)
+        assert not any(hopeless(state_of(goal.end, levels), levels) for goal in PROGRAM_GOALS)
         begin = time.perf_counter()
         # Goals with the same start reach the same states.
-        starts = {start_state(goal, levels): str(goal) for goal in reversed(PROGRAM_GOALS)}
+        starts = {state_of(goal.start, levels): str(goal) for goal in reversed(PROGRAM_GOALS)}
         results[str(levels)] = {name: explore(levels, start) for start, name in starts.items()}
         results[str(levels)]["seconds"] = round(time.perf_counter() - begin, 1)
         print(levels, results[str(levels)], flush=True)

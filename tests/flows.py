@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from meshwright import Collective, Fabric, Goal, Program, Step
 from meshwright.language.program import Pipelined, device_groups
-from meshwright.language.semantics import apply_step, start_state
+from meshwright.language.semantics import apply_step, state_of
 from tests.naive import Naive
 
 Resource = tuple[object, ...]
@@ -70,7 +70,7 @@ class Simulation(Naive):
     def phases_of(
         self, program: Program, goal: Goal, chunks: int, algorithm: Callable[[Step], str]
     ) -> list[list[list[Flow]]]:
-        state = start_state(goal, self.hierarchy.size)
+        state = state_of(goal.start, self.hierarchy.size)
         found = []
         for step in program.steps:
             held = [sum(1 for who in chunks_of if who) for chunks_of in state]

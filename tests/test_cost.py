@@ -25,7 +25,7 @@ from meshwright.cost.algorithms import ALGORITHMS
 from meshwright.cost.library import Library, LibraryRule
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
-from meshwright.language.semantics import apply_step, start_state
+from meshwright.language.semantics import apply_step, state_of
 from meshwright.language.symbolic import NOTHING, scattered
 from meshwright.placement.layout import Layout, layout_of
 from meshwright.placement.radix import digits_of
@@ -72,7 +72,7 @@ def test_the_closed_form_equals_the_naive_router(
     model = CostModel(layout, only(choices, rotates, handshake), payload)
     naive = Naive(placement, axes, payload, rotates, handshake)
 
-    state = start_state(goal, naive.hierarchy.size)
+    state = state_of(goal.start, naive.hierarchy.size)
     for step, cost in zip(program.steps, model.steps(program, goal), strict=True):
         algorithm = usable(layout, step, choices[step.collective])
         chunks = [sum(1 for who in held if who) for held in state]

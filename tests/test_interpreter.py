@@ -142,12 +142,12 @@ def test_long_programs_and_any_payload_give_the_true_result(
 
 @given(st.lists(st.integers(2, 4), min_size=1, max_size=3).map(tuple), st.data())
 def test_every_device_holds_what_the_exact_semantics_says(radices: tuple[int, ...], data: st.DataObject) -> None:
-    """Step by step along allowed walks, also those that never reach a goal: same chunks, same contributions."""
+    """Step by step along allowed walks, also those that never reach a goal: same parts, same contributions."""
     size = prod(radices)
     random = np.random.default_rng(size)
     arrays = random.integers(0, 2**40, (size, size))
     devices = interpreter._load(radices, list(arrays), Goal.ALL_REDUCE, 1, arrays.dtype)
-    state = semantics.start_state(Goal.ALL_REDUCE, size)
+    state = semantics.state_of(Goal.ALL_REDUCE.start, size)
     for _ in range(4):
         allowed: list[tuple[Step, semantics.State]] = []
         for step in all_steps(len(radices)):
@@ -206,11 +206,11 @@ def test_double_counting_shows_in_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ReduceScatter inside node; AllReduce all", "step 2 .* hold different chunks"),
-        ("Reduce inside node; AllReduce inside node", "step 2 .* hold different chunks"),
-        ("Reduce all; AllGather inside node", "step 2 .* different or no size"),
+        ("ReduceScatter inside node; AllReduce all", "step 2 .* hold different parts"),
+        ("Reduce inside node; AllReduce inside node", "step 2 .* hold different parts"),
+        ("Reduce all; AllGather inside node", "step 2 .* different numbers of parts, or none"),
         ("Reduce all; Broadcast inside node", "step 2 .* nothing to send"),
-        ("Reduce all", "device 1 ends with other chunks"),
+        ("Reduce all", "device 1 ends with other parts"),
     ],
 )
 def test_what_cannot_run_is_refused(text: str, message: str) -> None:

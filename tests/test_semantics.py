@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from meshwright import Goal, InvalidProgramError, check_program, parse_hierarchy, parse_program
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.language.program import Program, all_steps
-from meshwright.language.semantics import EXACT_LIMIT, exact_programs
+from meshwright.language.semantics import EXACT_LIMIT
+from tests.exact import exact_programs
 from tests.strategies import named
 
 TWO = parse_hierarchy("node=2,gpu=3")
@@ -47,15 +48,15 @@ def test_valid_programs(text: str, goal: str) -> None:
             "devices 0 and 1",
         ),
         ("Reduce inside node; AllReduce across node", 2, "node=*,gpu=1", "non-empty", "device 1 holds nothing"),
-        ("ReduceScatter inside node; AllReduce all", 2, "node=*,gpu=*", "same chunks", "devices 0 and 1"),
-        ("AllGather all", 1, "node=*,gpu=*", "disjoint chunks", "devices 0 and 1 both hold chunk 0"),
+        ("ReduceScatter inside node; AllReduce all", 2, "node=*,gpu=*", "same parts", "devices 0 and 1"),
+        ("AllGather all", 1, "node=*,gpu=*", "disjoint parts", "devices 0 and 1 both hold part 0"),
         ("Broadcast all", 1, "node=*,gpu=*", "contained in the first", "device 1 has the contribution of device 1"),
         ("AllReduce inside node; Broadcast inside node", 2, "node=0,gpu=*", "something to send", "device 0"),
         ("Reduce inside node; AllGather inside node", 2, "node=0,gpu=*", "non-empty", "device 1"),
         ("ReduceScatter masters of node; AllGather inside node", 2, "node=0,gpu=*", "equal sizes", "devices 0 and 1"),
         ("AllReduce all; AllReduce all", 2, None, "no needless steps", "already reached before step 2"),
-        ("AllReduce inside node", None, None, "reaches the goal", "chunk 0 of device 0 lacks .* device 3"),
-        ("ReduceScatter all", None, None, "reaches the goal", "device 0 does not hold chunk 1"),
+        ("AllReduce inside node", None, None, "reaches the goal", "part 0 of device 0 lacks .* device 3"),
+        ("ReduceScatter all", None, None, "reaches the goal", "device 0 does not hold part 1"),
     ],
 )
 def test_the_explanation_names_step_group_and_rule(
@@ -71,7 +72,7 @@ def test_the_explanation_names_step_group_and_rule(
 
 
 def test_what_should_be_gone_is_named() -> None:
-    with pytest.raises(InvalidProgramError, match="device 0 still holds chunk 1"):
+    with pytest.raises(InvalidProgramError, match="device 0 still holds part 1"):
         check_program(parse_program("AllReduce all", TWO), TWO, Goal.REDUCE_SCATTER)
 
 

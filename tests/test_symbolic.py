@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 from meshwright import Goal
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.language.program import Step, all_steps
-from meshwright.language.semantics import RuleBrokenError, apply_step, exact_programs
-from meshwright.language.semantics import start_state as exact_start
+from meshwright.language.semantics import RuleBrokenError, apply_step
+from meshwright.language.semantics import state_of as exact_state
 from meshwright.language.symbolic import (
     HOPELESS_LEVELS,
     NOTHING,
     State,
-    end_state,
     hopeless,
     reduced,
     scattered,
-    start_state,
+    state_of,
     successors,
 )
 from meshwright.language.synthesis import program_graph
 from meshwright.placement.radix import digits_of
+from tests.exact import exact_programs
 from tests.strategies import factorizations
 
 SMALL = [radices for devices in range(2, 17) for radices in factorizations(devices)]
@@ -89,8 +89,8 @@ def meaning(state: State, radices: tuple[int, ...]) -> tuple[tuple[int, ...], ..
 def test_symbolic_steps_mean_what_exact_steps_do(radices: tuple[int, ...], goal: Goal, data: st.DataObject) -> None:
     """Along random walks, also those that lead nowhere: every symbolic step is allowed and has the exact effect."""
     levels = len(radices)
-    state = start_state(goal, levels)
-    exact = exact_start(goal, len(meaning(state, radices)))
+    state = state_of(goal.start, levels)
+    exact = exact_state(goal.start, len(meaning(state, radices)))
     assert meaning(state, radices) == exact
     for _ in range(5):
         options: list[tuple[Step, State]] = list(successors(state, levels))
@@ -107,14 +107,14 @@ def test_symbolic_steps_mean_what_exact_steps_do(radices: tuple[int, ...], goal:
 def test_steps_that_the_symbolic_engine_leaves_out_are_dead_ends(radices: tuple[int, ...], data: st.DataObject) -> None:
     """From a product state, an exact step that the symbolic engine does not offer never leads to the goal."""
     levels = len(radices)
-    state = start_state(Goal.ALL_REDUCE, levels)
+    state = state_of(Goal.ALL_REDUCE.start, levels)
     for _ in range(data.draw(st.integers(0, 2))):
         options = list(successors(state, levels))
         if options:
             state = data.draw(st.sampled_from(options))[1]
     offered = {step for step, _ in successors(state, levels)}
     exact = meaning(state, radices)
-    goal = meaning(end_state(Goal.ALL_REDUCE, levels), radices)
+    goal = meaning(state_of(Goal.ALL_REDUCE.end, levels), radices)
     for step in all_steps(levels):
         if step in offered:
             continue
@@ -147,9 +147,9 @@ def test_no_hopeless_state_can_reach_a_goal(levels: int, goal: Goal) -> None:
 
     The same for the last number of levels takes minutes: benchmarks/pruning.py.
     """
-    end = end_state(goal, levels)
+    end = state_of(goal.end, levels)
     before: dict[State, list[State]] = {}
-    reached = {start_state(goal, levels)}
+    reached = {state_of(goal.start, levels)}
     todo = list(reached)
     while todo:
         state = todo.pop()
@@ -166,7 +166,7 @@ def test_no_hopeless_state_can_reach_a_goal(levels: int, goal: Goal) -> None:
             if state not in alive:
                 alive.add(state)
                 todo.append(state)
-    assert start_state(goal, levels) in alive
+    assert state_of(goal.start, levels) in alive
     assert not any(hopeless(state, levels) for state in alive)
     if goal is Goal.ALL_REDUCE and levels > 1:
         assert any(hopeless(state, levels) for state in reached), "the rule must be good for something"

@@ -43,7 +43,7 @@ def test_what_one_rank_cannot_do_all_are_told() -> None:
         "op='prod': expected sum, avg, max or min",
     )
     assert done.stdout.splitlines() == [
-        "rank 1: the program ends before the goal (all-reduce) is reached: device 1 does not hold chunk 0",
+        "rank 1: the program ends before the goal (all-reduce) is reached: device 1 does not hold part 0",
         "rank 1: expected a Plan, as read_plan gives one, not NoneType",
         "rank 3: timeout=nan: expected a number of seconds above 0 and below 1e9",
         "ranks 1, 2, 3: timeout='60': expected a number of seconds above 0 and below 1e9",

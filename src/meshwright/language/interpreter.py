@@ -5,8 +5,6 @@ what, it only moves and adds up numbers. The payload has one part per device, an
 device has a buffer for all parts, with a dimension per level and one for the elements of a part, and a mask of the
 parts that it holds. For example, in a group of 2 nodes of 4 GPUs, `device.parts[1, 2]` are the elements of the part of
 GPU 2 of node 1, and after `ReduceScatter inside node` the device at (1, 2) holds the parts (0, 2) and (1, 2).
-
-Messages call a part a chunk.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -114,8 +112,7 @@ def _load(
     radices: tuple[int, ...], inputs: Sequence[Array | None], goal: Goal, width: int, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     devices = np.empty(radices, dtype=object)
-    for rank, array in enumerate(inputs):
-        position = tuple(int(digit) for digit in np.unravel_index(rank, radices)) if radices else ()
+    for rank, (position, array) in enumerate(zip(np.ndindex(radices), inputs, strict=True)):
         parts = np.zeros((*radices, width), dtype)
         holds = np.zeros(radices, np.bool_)
         flat = None if array is None else array.reshape(-1)
@@ -148,7 +145,7 @@ def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], leng
         wanted = np.full_like(device.holds, goal.end is not Holding.ROOT or rank == 0)
     if not np.array_equal(device.holds, wanted):
         raise InvalidProgramError(
-            "reaches the goal", f"device {rank} ends with other chunks than the goal ({goal}) asks for"
+            "reaches the goal", f"device {rank} ends with other parts than the goal ({goal}) asks for"
         )
     if goal.end is Holding.PART:
         return np.array(device.parts[device.position][: _part_length(rank, width, length)])
@@ -172,7 +169,7 @@ class _CannotRunError(Exception):
 
 def _sum(group: list[_Device], operation: Operation) -> Array:
     if any((device.holds != group[0].holds).any() for device in group[1:]):
-        raise _CannotRunError("the devices of a group hold different chunks, so their buffers do not match")
+        raise _CannotRunError("the devices of a group hold different parts, so their buffers do not match")
     if not group[0].holds.any():
         raise _CannotRunError("the devices of a group hold nothing")
     return reduce(operation, (device.parts for device in group))
@@ -206,7 +203,7 @@ def _reduce(group: list[_Device], _grouping: Grouping, operation: Operation) -> 
 def _all_gather(group: list[_Device], _grouping: Grouping, _operation: Operation) -> None:
     sizes = {int(device.holds.sum()) for device in group}
     if len(sizes) > 1 or sizes == {0}:
-        raise _CannotRunError(f"the devices of a group hold parts of different or no size: {sorted(sizes)} chunks")
+        raise _CannotRunError(f"the devices of a group hold different numbers of parts, or none: {sorted(sizes)}")
     gathered = np.zeros_like(group[0].parts)
     holds = np.zeros_like(group[0].holds)
     for device in group:

@@ -132,11 +132,10 @@ def parse_pipelined(text: str, hierarchy: Hierarchy) -> Pipelined:
     8
     """
     shares = []
-    several = text.count("|") > 0
     for share in text.split("|"):
         match = re.fullmatch(r"(.*?)(?:,\s*in\s+([0-9]{1,6})\s+chunks?)?\s*", share, re.DOTALL)
         assert match is not None
-        if several and match[2] is None:
+        if "|" in text and match[2] is None:
             raise SpecError(
                 f"{shown(share.strip())} shares the chunks with others: say how many it takes, ', in 4 chunks'"
             )

@@ -139,7 +139,7 @@ def as_collectives(collectives: Collection[Collective | str]) -> frozenset[Colle
 def check_fits(program: Program, levels: int) -> None:
     """Refuse a program with groupings that a hierarchy of `levels` levels does not have."""
     for number, step in enumerate(program.steps, 1):
-        if step.grouping not in _grouping_set(levels):
+        if step.grouping.last + step.grouping.masters >= levels:  # masters need a level below
             raise SpecError(f"step {number} has {step.grouping}, which a hierarchy of {levels} levels does not have")
 
 
@@ -159,19 +159,9 @@ def groupings(levels: int) -> tuple[Grouping, ...]:
     )
 
 
-@cache
-def _grouping_set(levels: int) -> frozenset[Grouping]:
-    return frozenset(groupings(levels))
-
-
-def all_steps(levels: int, collectives: Collection[Collective] = tuple(Collective)) -> tuple[Step, ...]:
+def all_steps(levels: int) -> tuple[Step, ...]:
     """All steps over a hierarchy of `levels` levels."""
-    return tuple(
-        Step(collective, grouping)
-        for collective in Collective
-        if collective in collectives
-        for grouping in groupings(levels)
-    )
+    return tuple(Step(collective, grouping) for collective in Collective for grouping in groupings(levels))
 
 
 def device_groups(grouping: Grouping, radices: Sequence[int]) -> list[tuple[int, ...]]:
@@ -197,13 +187,8 @@ def device_groups(grouping: Grouping, radices: Sequence[int]) -> list[tuple[int,
 @cache
 def step_text(step: Step, names: tuple[str, ...]) -> str:
     """A step as text, in the words of the given level names."""
-    return f"{step.collective} {grouping_text(step.grouping, names)}"
-
-
-def grouping_text(grouping: Grouping, names: Sequence[str]) -> str:
-    """A grouping as text."""
-    innermost = len(names) - 1
-    if grouping.last == innermost:
-        return f"inside {names[grouping.first - 1]}" if grouping.first > 0 else "all"
-    within = f" within {names[grouping.first - 1]}" if grouping.first > 0 else ""
-    return f"{'masters of' if grouping.masters else 'across'} {names[grouping.last]}{within}"
+    grouping, outer = step.grouping, names[step.grouping.first - 1] if step.grouping.first > 0 else ""
+    if grouping.last == len(names) - 1:
+        return f"{step.collective} {f'inside {outer}' if outer else 'all'}"
+    form = "masters of" if grouping.masters else "across"
+    return f"{step.collective} {form} {names[grouping.last]}{f' within {outer}' if outer else ''}"

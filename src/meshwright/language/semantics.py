@@ -6,8 +6,6 @@ says, for every device and part, whose contributions the device's copy of the pa
 For example, a group of two devices at the start of an all-reduce: device 0 holds both parts with its own contribution,
 the bits 01, and device 1 holds both with its own, 10. The state is ((0b01, 0b01), (0b10, 0b10)). ReduceScatter leaves
 each device its own part with both contributions: ((0b11, 0), (0, 0b11)).
-
-Messages call a part a chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +16,7 @@ from typing import Any
 
 from meshwright.errors import InvalidProgramError, TooLargeError
 from meshwright.language.goals import Goal, Holding, as_goal
-from meshwright.language.program import (
-    Collective,
-    Grouping,
-    Program,
-    Step,
-    all_steps,
-    check_fits,
-    device_groups,
-    step_text,
-)
+from meshwright.language.program import Collective, Program, Step, check_fits, device_groups, step_text
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.radix import digits_of, number_of
 from meshwright.text.spec import check_type
@@ -51,24 +40,15 @@ class RuleBrokenError(Exception):
         self.group: tuple[int, ...] = ()
 
 
-def start_state(goal: Goal, size: int) -> State:
-    """What the devices hold before the first step."""
-    return _state(goal.start, size)
-
-
-def end_state(goal: Goal, size: int) -> State:
-    """What the devices hold when the goal is reached."""
-    return _state(goal.end, size)
-
-
-def _state(holding: Holding | None, size: int) -> State:
-    everything, nothing = (1 << size) - 1, (0,) * size
+def state_of(holding: Holding | None, size: int) -> State:
+    """The state of a group of `size` devices at the start of a goal, or at its end."""
+    everything = (1 << size) - 1
     if holding is Holding.CONTRIBUTION:
         return tuple((1 << d,) * size for d in range(size))
     if holding is Holding.PART:
         return tuple(tuple(everything if p == d else 0 for p in range(size)) for d in range(size))
     if holding is Holding.ROOT:
-        return ((everything,) * size, *(nothing for _ in range(size - 1)))
+        return ((everything,) * size, *((0,) * size,) * (size - 1))
     assert holding is Holding.WHOLE
     return ((everything,) * size,) * size
 
@@ -89,10 +69,8 @@ def apply_step(state: State, step: Step, radices: tuple[int, ...]) -> State:
     return tuple(after)
 
 
-@lru_cache(maxsize=1024)
-def _groups(grouping: Grouping, radices: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The groups of a step: the same ones are asked for in many states."""
-    return tuple(device_groups(grouping, radices))
+_groups = lru_cache(maxsize=1024)(device_groups)
+"""The groups of a step: the same ones are asked for in many states."""
 
 
 def _union(states: list[Held], group: Sequence[int]) -> Held:
@@ -102,7 +80,7 @@ def _union(states: list[Held], group: Sequence[int]) -> Held:
         if not own:
             raise RuleBrokenError("non-empty", "device {} holds nothing", device)
         if own != parts[0]:
-            raise RuleBrokenError("same chunks", "devices {} and {} hold different chunks", group[0], device)
+            raise RuleBrokenError("same parts", "devices {} and {} hold different parts", group[0], device)
     union = list(states[0])
     for k in range(1, len(states)):
         for p in parts[0]:
@@ -150,11 +128,11 @@ def _all_gather(states: list[Held], group: Sequence[int], _l: range, _r: tuple[i
         if not sizes[k]:
             raise RuleBrokenError("non-empty", "device {} holds nothing", device)
         if sizes[k] != sizes[0]:
-            raise RuleBrokenError("equal sizes", "devices {} and {} hold different numbers of chunks", group[0], device)
+            raise RuleBrokenError("equal sizes", "devices {} and {} hold different numbers of parts", group[0], device)
         for p, who in enumerate(states[k]):
             if who and union[p]:
                 j = next(j for j in range(k) if states[j][p])
-                raise RuleBrokenError("disjoint chunks", "devices {} and {} both hold chunk {}", group[j], device, p)
+                raise RuleBrokenError("disjoint parts", "devices {} and {} both hold part {}", group[j], device, p)
             union[p] |= who
     return [tuple(union)] * len(states)
 
@@ -166,7 +144,7 @@ def _broadcast(states: list[Held], group: Sequence[int], _l: range, _r: tuple[in
             if who & ~first[p]:
                 raise RuleBrokenError(
                     "contained in the first",
-                    "device {} has the contribution of device {} to chunk {}, which device {} lacks: it would be lost",
+                    "device {} has the contribution of device {} to part {}, which device {} lacks: it would be lost",
                     device,
                     _lowest(who & ~first[p]),
                     p,
@@ -228,7 +206,7 @@ def check_program(program: Program, hierarchy: Hierarchy, goal: Goal = Goal.ALL_
     def real(numbers: Sequence[int]) -> list[int]:
         return [number_of(digits_of(number, radices), hierarchy.radices) for number in numbers]
 
-    state, end = start_state(goal, size), end_state(goal, size)
+    state, end = state_of(goal.start, size), state_of(goal.end, size)
     for number, step in enumerate(program.steps, 1):
         name = f"step {number} ({step_text(step, hierarchy.names)})"
         if state == end:
@@ -273,38 +251,10 @@ def _missing(state: State, end: State) -> tuple[Any, ...]:
     for device, (held, wanted) in enumerate(zip(state, end, strict=True)):
         for part, (has, needs) in enumerate(zip(held, wanted, strict=True)):
             if has and not needs:
-                return "device {} still holds chunk {}", device, part
+                return "device {} still holds part {}", device, part
             if needs and not has:
-                return "device {} does not hold chunk {}", device, part
+                return "device {} does not hold part {}", device, part
             if needs & ~has:
                 lacking = _lowest(needs & ~has)
-                return "chunk {} of device {} lacks the contribution of device {}", part, device, lacking
+                return "part {} of device {} lacks the contribution of device {}", part, device, lacking
     raise AssertionError("the states are equal")
-
-
-def exact_programs(radices: tuple[int, ...], max_steps: int, goal: Goal = Goal.ALL_REDUCE) -> set[Program]:
-    """All valid programs up to a length by trying every step: the reference for synthesis, for small groups only.
-
-    >>> len(exact_programs((2, 2), 3))
-    29
-    """
-    size = prod(radices)
-    end = end_state(goal, size)
-    steps = all_steps(len(radices))
-
-    @cache
-    def completions(state: State, left: int) -> tuple[tuple[Step, ...], ...]:
-        if state == end:
-            return ((),)
-        if left == 0:
-            return ()
-        found = []
-        for step in steps:
-            try:
-                after = apply_step(state, step, radices)
-            except RuleBrokenError:
-                continue
-            found += [(step, *rest) for rest in completions(after, left - 1)]
-        return tuple(found)
-
-    return {Program(steps) for steps in completions(start_state(goal, size), max_steps)}

@@ -21,7 +21,7 @@ from itertools import product
 
 from meshwright.errors import InvalidProgramError
 from meshwright.language.goals import Goal, Holding
-from meshwright.language.program import Collective, Grouping, Program, Step, groupings
+from meshwright.language.program import Collective, Grouping, Program, Step, all_steps, groupings
 
 NOTHING = -1
 
@@ -47,17 +47,8 @@ def reduced(entry: int, levels: int) -> int:
     return entry >> levels
 
 
-def start_state(goal: Goal, levels: int) -> State:
-    """The state before the first step."""
-    return _state(goal.start, levels)
-
-
-def end_state(goal: Goal, levels: int) -> State:
-    """The state that reaches the goal."""
-    return _state(goal.end, levels)
-
-
-def _state(holding: Holding | None, levels: int) -> State:
+def state_of(holding: Holding | None, levels: int) -> State:
+    """The state of a group at the start of a goal, or at its end."""
     every = (1 << levels) - 1
     if holding is Holding.ROOT:
         return (*(NOTHING,) * every, entry(0, every, levels))
@@ -123,15 +114,8 @@ def _can_broadcast(
         # What the first device holds must mean the same for the others: whole, and complete over the group's levels.
         if first & over or first >> levels & over != over:
             return False
-        strictly = False
-        for z in group:
-            e = state[z]
-            if e == first:
-                continue
-            strictly = True
-            if e != NOTHING and (first & ~e & low or (e & ~first) >> levels):
-                return False
-        if not strictly:
+        others = [state[z] for z in group if state[z] != first]
+        if not others or any(e != NOTHING and (first & ~e & low or (e & ~first) >> levels) for e in others):
             return False
     return True
 
@@ -192,12 +176,12 @@ def _tables(levels: int) -> tuple[tuple[Grouping, int, tuple[tuple[int, ...], ..
 @cache
 def _steps(levels: int) -> dict[tuple[Collective, Grouping], Step]:
     """One object for each step, so that programs share them."""
-    return {(c, g): Step(c, g) for c in Collective for g in groupings(levels)}
+    return {(step.collective, step.grouping): step for step in all_steps(levels)}
 
 
 def run_symbolically(program: Program, levels: int, goal: Goal) -> list[State]:
     """The start of a valid program and the state after each of its steps."""
-    states = [start_state(goal, levels)]
+    states = [state_of(goal.start, levels)]
     for number, step in enumerate(program.steps, 1):
         after = _successor_map(states[-1], levels).get(step)
         if after is None:
@@ -212,7 +196,7 @@ def is_valid(program: Program, levels: int, goal: Goal) -> bool:
         states = run_symbolically(program, levels, goal)
     except InvalidProgramError:
         return False
-    return states.index(states[-1]) == len(states) - 1 and states[-1] == end_state(goal, levels)
+    return states.index(states[-1]) == len(states) - 1 and states[-1] == state_of(goal.end, levels)
 
 
 @lru_cache(maxsize=4096)

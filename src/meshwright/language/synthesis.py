@@ -4,7 +4,7 @@ The graph depends on the number of levels, never on the radices. Counting, listi
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from meshwright.errors import MeshwrightError, TooLargeError
 from meshwright.language.goals import Goal, as_goal
 from meshwright.language.program import Collective, Program, Step, as_collectives
-from meshwright.language.symbolic import HOPELESS_LEVELS, State, end_state, hopeless, start_state, successors
+from meshwright.language.symbolic import HOPELESS_LEVELS, State, hopeless, state_of, successors
 from meshwright.text.spec import shown
 
 MAX_STEPS = 5
@@ -210,7 +210,7 @@ def program_graph(
 
 @lru_cache(maxsize=64)
 def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozenset[Collective]) -> ProgramGraph:
-    start, end = start_state(goal, levels), end_state(goal, levels)
+    start, end = state_of(goal.start, levels), state_of(goal.end, levels)
     edges: dict[State, tuple[tuple[Step, State], ...]] = {}
     depth = {start: 0}
     frontier = [start]
@@ -221,14 +221,13 @@ def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozens
                 continue
             out = []
             for step, after in successors(state, levels, collectives):
-                if after in depth or (steps < max_steps and not _prune(after, levels)):
-                    out.append((step, after))
-                    if after not in depth:
-                        depth[after] = steps
-                        reached.append(after)
-                elif after == end:
-                    out.append((step, after))
-                    depth[end] = steps
+                if after not in depth:
+                    dead = steps == max_steps or (levels <= HOPELESS_LEVELS and hopeless(after, levels))
+                    if dead and after != end:
+                        continue
+                    depth[after] = steps
+                    reached.append(after)
+                out.append((step, after))
             edges[state] = tuple(out)
             if len(depth) << levels > MAX_ENTRIES:
                 raise TooLargeError(
@@ -236,12 +235,7 @@ def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozens
                     f"even to count them or to find the k best; at most {steps} steps (--max-steps {steps}) can be"
                 )
         frontier = reached
-    graph = ProgramGraph(levels, goal, max_steps, start, end, edges)
-    return _trimmed(graph, depth)
-
-
-def _prune(state: State, levels: int) -> bool:
-    return levels <= HOPELESS_LEVELS and hopeless(state, levels)
+    return _trimmed(ProgramGraph(levels, goal, max_steps, start, end, edges), depth)
 
 
 def _trimmed(graph: ProgramGraph, depth: dict[State, int]) -> ProgramGraph:
@@ -255,5 +249,4 @@ def _trimmed(graph: ProgramGraph, depth: dict[State, int]) -> ProgramGraph:
         )
         for state, out in graph.edges.items()
     }
-    kept = MappingProxyType({state: out for state, out in edges.items() if out})
-    return ProgramGraph(graph.levels, graph.goal, graph.max_steps, graph.start, graph.end, kept)
+    return replace(graph, edges=MappingProxyType({state: out for state, out in edges.items() if out}))

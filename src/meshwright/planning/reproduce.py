@@ -12,9 +12,8 @@ from meshwright.language.goals import Goal, flat_program
 from meshwright.language.program import all_steps
 from meshwright.language.semantics import RuleBrokenError, apply_step
 from meshwright.language.semantics import State as ExactState
-from meshwright.language.semantics import end_state as exact_end
-from meshwright.language.semantics import start_state as exact_start
-from meshwright.language.symbolic import State, end_state, hopeless, start_state, successors
+from meshwright.language.semantics import state_of as exact_state
+from meshwright.language.symbolic import State, hopeless, state_of, successors
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import placements
@@ -151,13 +150,13 @@ def search_costs(levels: int, max_steps: int = MAX_STEPS) -> list[SearchCost]:
     def pruned(state: State) -> Iterator[State]:
         return (after for after in symbolic(state) if not hopeless(after, levels))
 
-    start, end = start_state(goal, levels), end_state(goal, levels)
+    start, end = state_of(goal.start, levels), state_of(goal.end, levels)
     techniques: dict[str, Callable[[], int]] = {
         "symbolic states": lambda: _states_seen(start, end, symbolic, max_steps),
         "symbolic states, hopeless ones pruned": lambda: _states_seen(start, end, pruned, max_steps),
     }
     if levels <= 3:
-        first, last = exact_start(goal, 2**levels), exact_end(goal, 2**levels)
+        first, last = exact_state(goal.start, 2**levels), exact_state(goal.end, 2**levels)
         techniques = {"exact states": lambda: _states_seen(first, last, exact, max_steps), **techniques}
     found = []
     for name, search in techniques.items():
