@@ -20,11 +20,10 @@ from meshwright.placement.matrices import (
     _count_rows,
     _count_tables,
     _factorize,
-    _kept_pairs,
-    _kept_rows,
+    _listed,
 )
 
-CACHES = (_program_graph, _count_tables, _factorize, _kept_pairs, _kept_rows, _count_rows, _common_divisors, step_text)
+CACHES = (_program_graph, _count_tables, _factorize, _listed, _count_rows, _common_divisors, step_text)
 RESULTS = Path(__file__).parent / "results" / "core.json"
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 from meshwright import Collective, Fabric, Placement, Step, reduction_hierarchy
 from meshwright.language.program import device_groups
-from meshwright.placement.radix import digits_of
+from meshwright.placement.hierarchy import digits_of
 
 Edge = tuple[int, int, float]  # from the member, to the member, bytes in units of what a member holds
 

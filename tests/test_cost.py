@@ -27,8 +27,8 @@ from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
 from meshwright.language.semantics import apply_step, state_of
 from meshwright.language.symbolic import NOTHING, scattered
+from meshwright.placement.hierarchy import digits_of
 from meshwright.placement.layout import Layout, layout_of
-from meshwright.placement.radix import digits_of
 from tests.naive import Naive, applicable
 from tests.strategies import links, systems_with_axes
 

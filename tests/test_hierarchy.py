@@ -14,7 +14,7 @@ from meshwright import (
     placements,
     reduction_hierarchy,
 )
-from meshwright.placement.radix import digits_of
+from meshwright.placement.hierarchy import digits_of
 from tests.strategies import systems_with_axes
 
 

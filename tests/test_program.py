@@ -17,7 +17,7 @@ from meshwright import (
     run_program,
 )
 from meshwright.language.program import all_steps, device_groups, groupings
-from meshwright.placement.radix import digits_of
+from meshwright.placement.hierarchy import digits_of
 from tests.strategies import hierarchies, named
 
 TWO = Hierarchy(("node", "gpu"), (4, 16))

@@ -20,7 +20,7 @@ from meshwright.language.symbolic import (
     successors,
 )
 from meshwright.language.synthesis import program_graph
-from meshwright.placement.radix import digits_of
+from meshwright.placement.hierarchy import digits_of
 from tests.exact import exact_programs
 from tests.strategies import factorizations
 

@@ -21,9 +21,8 @@ from meshwright import (
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.sizes import check_memory, choose_sizes, with_devices
 from meshwright.workload.communication import Line
-from meshwright.workload.description import parse_flops, parse_params
 from meshwright.workload.llm import Model, Recompute
-from meshwright.workload.read import parse_workload_yaml, workload_names, write_workload
+from meshwright.workload.read import parse_flops, parse_params, parse_workload_yaml, workload_names, write_workload
 from meshwright.workload.workload import derive
 
 SMALL = Model(

@@ -17,7 +17,8 @@ from meshwright.language.parse import parse_pipelined, parse_program
 from meshwright.language.program import ROOTED, Collective, Grouping, Pipelined, Program, Step
 from meshwright.language.semantics import check_program
 from meshwright.language.synthesis import ProgramGraph, program_graph
-from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy, reduction_hierarchy
+from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy
+from meshwright.placement.layout import reduction_hierarchy
 from meshwright.placement.placement import Placement, count_placements, parse_axes, placements
 from meshwright.planning.constraints import Constraint, ConstraintRule, fixed_row, inside, not_across
 from meshwright.planning.plan import Plan, Planned

@@ -34,8 +34,7 @@ from meshwright.planning.constraints import ConstraintRule, parse_constraint
 from meshwright.system.read import parse_system_yaml, system_document, system_of
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
-from meshwright.workload.description import parse_flops, parse_params
-from meshwright.workload.read import parse_workload_yaml, write_workload
+from meshwright.workload.read import parse_flops, parse_params, parse_workload_yaml, write_workload
 from tests.fuzz import mutate
 from tests.measure.test_logs import BANDWIDTH, NCCL, OSU
 

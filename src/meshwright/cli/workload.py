@@ -12,9 +12,8 @@ from meshwright.errors import SpecError
 from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_seconds
-from meshwright.workload.description import PARSERS
 from meshwright.workload.llm import AXES, DTYPES, Model, Recompute
-from meshwright.workload.read import load_workload, parse_share, workload_names, write_workload
+from meshwright.workload.read import PARSERS, load_workload, parse_share, workload_names, write_workload
 from meshwright.workload.sends import GROUPS
 from meshwright.workload.workload import Workload, derive
 

@@ -14,7 +14,7 @@ For each collective the first rule applies whose `up_to` is at least the bytes t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ import yaml
 from meshwright.cost.algorithms import ALGORITHMS
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
-from meshwright.text.builtin import builtin_names, builtin_text
-from meshwright.text.spec import as_tuple, check_path, check_title, check_type, is_number, shown, unknown
+from meshwright.text.builtin import builtin_names, load_text
+from meshwright.text.spec import as_tuple, check_title, check_type, is_number, shown, unknown
 from meshwright.text.units import parse_bytes
-from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
+from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, word
 
 _EXAMPLE = "collectives: {AllReduce: [{algorithms: [ring]}], …}, a rule for each collective"
 
@@ -131,20 +131,11 @@ def load_library(spec: str | PathLike[str]) -> Library:
     >>> load_library("gloo").rule(Collective.BROADCAST, 2**20).algorithms
     ('binomial',)
     """
-    spec = str(check_path(spec, "library")) if isinstance(spec, PathLike) else spec
-    check_type(spec, str, "a Library, the name of one, or the path of a .yaml file")
-    if spec.lower().endswith((".yaml", ".yml")):
-        return parse_library_yaml(read_text(Path(spec), "library"), spec)
-    if spec not in library_names():
-        raise SpecError(f"{unknown('library', spec, library_names())}; or give the path of a .yaml file")
-    return _built_in(spec)
+    expected = "a Library, the name of one, or the path of a .yaml file"
+    return parse_library_yaml(*load_text(spec, "library", expected, "meshwright.cost", "libraries"))
 
 
-@cache
-def _built_in(name: str) -> Library:
-    return parse_library_yaml(builtin_text("meshwright.cost", "libraries", name), f"{name}.yaml")
-
-
+@lru_cache(maxsize=64)
 def parse_library_yaml(text: str, source: str) -> Library:
     """A library from YAML text; `source` is what error messages call it."""
     return _library(compose(text, source, _EXAMPLE), source)

@@ -15,7 +15,7 @@ from math import prod
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.placement.placement import Placement
 from meshwright.system.model import System
-from meshwright.text.spec import format_counts, unknown
+from meshwright.text.spec import format_counts, one_of
 
 ORDERS = ("axes", "devices")
 FORMATS = ("rankfile", "machinefile", "slurm")
@@ -103,8 +103,7 @@ def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") ->
     >>> [(seat.rank, seat.host, seat.position) for seat in seatings(placement, ["a", "b"])]
     [(0, 'a', 0), (1, 'b', 0), (2, 'a', 1), (3, 'b', 1)]
     """
-    if order not in ORDERS:
-        raise SpecError(unknown("order", order, ORDERS))
+    one_of(ORDERS, "order", order)
     for host, times in Counter(hosts).items():
         if not _NAME.fullmatch(host):
             raise SpecError(f"{_shortened(host)} is not the name of a host")
@@ -146,8 +145,7 @@ def host_file(seats: Sequence[Seating], form: str, bind: bool = False) -> str:
 
     bind: in a rankfile, bind each rank to the core whose number is the rank's position.
     """
-    if form not in FORMATS:
-        raise SpecError(unknown("format", form, FORMATS))
+    one_of(FORMATS, "format", form)
     if bind and form != "rankfile":
         raise SpecError(f"a {form} file cannot bind ranks to cores, only a rankfile can")
     if form == "rankfile":

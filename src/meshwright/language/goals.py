@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from enum import Enum, StrEnum, auto
 
-from meshwright.errors import SpecError
 from meshwright.language.program import Collective, Grouping, Program, Step
-from meshwright.text.spec import unknown
+from meshwright.text.spec import one_of
 
 
 class Holding(Enum):
@@ -119,9 +118,7 @@ def as_goal(goal: Goal | str) -> Goal:
     >>> as_goal("all-gather")
     <Goal.ALL_GATHER: 'all-gather'>
     """
-    if not isinstance(goal, str) or goal not in PROGRAM_GOALS:
-        raise SpecError(unknown("goal", goal, PROGRAM_GOALS))
-    return Goal(goal)
+    return one_of(PROGRAM_GOALS, "goal", goal)
 
 
 def flat_program(goal: Goal, levels: int) -> Program:

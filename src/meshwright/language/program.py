@@ -7,8 +7,7 @@ from functools import cache
 from itertools import product
 
 from meshwright.errors import SpecError
-from meshwright.placement.hierarchy import Hierarchy
-from meshwright.placement.radix import number_of
+from meshwright.placement.hierarchy import Hierarchy, number_of
 from meshwright.text.spec import as_tuple, check_type, shown, unknown
 
 

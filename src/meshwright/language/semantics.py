@@ -17,8 +17,7 @@ from typing import Any
 from meshwright.errors import InvalidProgramError, TooLargeError
 from meshwright.language.goals import Goal, Holding, as_goal
 from meshwright.language.program import Collective, Program, Step, check_fits, device_groups, step_text
-from meshwright.placement.hierarchy import Hierarchy
-from meshwright.placement.radix import digits_of, number_of
+from meshwright.placement.hierarchy import Hierarchy, digits_of, number_of
 from meshwright.text.spec import check_type
 
 Held = tuple[int, ...]

@@ -1,12 +1,11 @@
-"""The hierarchy of a reduction group: its levels and radices, all that programs and synthesis know of a placement."""
+"""Hierarchies: the levels and radices of a reduction group, all that programs know of a placement; numbers in them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from meshwright.errors import SpecError
-from meshwright.placement.placement import Placement
-from meshwright.text.spec import MAX_PRODUCT, as_tuple, check_names, check_type, format_counts, parse_counts, shown
+from meshwright.text.spec import MAX_PRODUCT, as_tuple, check_names, format_counts, parse_counts, shown
 
 HIERARCHY_EXAMPLE = "node=4,gpu=16"
 
@@ -61,20 +60,26 @@ def parse_hierarchy(text: str) -> Hierarchy:
     return hierarchy_of([name for name, _ in pairs], [radix for _, radix in pairs])
 
 
-def reduction_hierarchy(placement: Placement, axes: Collection[str]) -> Hierarchy:
-    """The hierarchy of a reduction group: the radix of a level is the product of the reduction axes' factors there.
+def digits_of(number: int, radices: Sequence[int]) -> tuple[int, ...]:
+    """The digits of a number: device 37 of 4 nodes with 16 GPUs each is GPU 5 of node 2.
 
-    For example, data with the row (2, 2) is on 2 nodes and in each on 2 GPUs, so a group over data has the hierarchy
-    node=2,gpu=2. Over data and shard, the radices are the products of both rows: node=2*2, gpu=2*8.
-
-    >>> from meshwright import Placement, parse_system
-    >>> placement = Placement(parse_system("node=4,gpu=16"), ("data", "shard"), ((2, 2), (2, 8)))
-    >>> str(reduction_hierarchy(placement, ["data"])), str(reduction_hierarchy(placement, ["data", "shard"]))
-    ('node=2,gpu=2', 'node=4,gpu=16')
+    >>> digits_of(37, (4, 16))
+    (2, 5)
     """
-    check_type(placement, Placement, "a Placement")
-    if not isinstance(axes, str) and not as_tuple(axes, object, "axes"):
-        raise SpecError("a reduction needs at least one axis")
-    rows = [placement.matrix[row] for row in placement.rows(axes)]
-    radices = [prod(column) for column in zip(*rows, strict=True)]
-    return hierarchy_of([level.name for level in placement.system.levels], radices)
+    digits = []
+    for radix in reversed(radices):
+        number, digit = divmod(number, radix)
+        digits.append(digit)
+    return tuple(reversed(digits))
+
+
+def number_of(digits: Sequence[int], radices: Sequence[int]) -> int:
+    """The number with the given digits.
+
+    >>> number_of((2, 5), (4, 16))
+    37
+    """
+    number = 0
+    for digit, radix in zip(digits, radices, strict=True):
+        number = number * radix + digit
+    return number

@@ -9,6 +9,7 @@ from meshwright.errors import SpecError
 from meshwright.placement.hierarchy import Hierarchy, hierarchy_of
 from meshwright.placement.placement import Placement
 from meshwright.system.model import Link, System
+from meshwright.text.spec import as_tuple, check_type
 
 Column = tuple[tuple[int, bool], ...]
 """The factors of one level that are not 1, outermost first, each with whether its axis is reduced over."""
@@ -68,6 +69,23 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
             for level, column in zip(placement.system.levels, columns, strict=True)
         ),
     )
+
+
+def reduction_hierarchy(placement: Placement, axes: Collection[str]) -> Hierarchy:
+    """The hierarchy of a reduction group: the radix of a level is the product of the reduction axes' factors there.
+
+    For example, data with the row (2, 2) is on 2 nodes and in each on 2 GPUs, so a group over data has the hierarchy
+    node=2,gpu=2. Over data and shard, the radices are the products of both rows: node=2*2, gpu=2*8.
+
+    >>> from meshwright import Placement, parse_system
+    >>> placement = Placement(parse_system("node=4,gpu=16"), ("data", "shard"), ((2, 2), (2, 8)))
+    >>> str(reduction_hierarchy(placement, ["data"])), str(reduction_hierarchy(placement, ["data", "shard"]))
+    ('node=2,gpu=2', 'node=4,gpu=16')
+    """
+    check_type(placement, Placement, "a Placement")
+    if not isinstance(axes, str) and not as_tuple(axes, object, "axes"):
+        raise SpecError("a reduction needs at least one axis")
+    return layout_of(placement, axes).hierarchy
 
 
 def inner_only(link: Link) -> bool:

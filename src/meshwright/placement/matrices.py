@@ -8,9 +8,10 @@ sizes 4 and 6 on the counts 2 and 12 have the matrix
     2 12                      1 2                      0 1
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import prod
+from typing import TypeVar
 
 from meshwright.errors import TooLargeError
 
@@ -37,27 +38,33 @@ def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix
     size, *rest = sizes
     if not rest:
         yield (counts,)
-        return
-    for row in rows(size, counts):
-        left = tuple(count // factor for count, factor in zip(counts, row, strict=True))
-        if len(rest) == 1:
-            yield (row, left)
-        elif len(rest) == 2:
-            for tail in _pairs(rest[0], left):
-                yield (row, *tail)
-        else:
+    elif len(rest) == 1:
+        yield from _pairs(size, counts)
+    else:
+        for row in rows(size, counts):
+            left = tuple(count // factor for count, factor in zip(counts, row, strict=True))
             for tail in matrices(tuple(rest), left):
                 yield (row, *tail)
 
 
-def rows(size: int, counts: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+T = TypeVar("T")
+
+
+def _kept(each: Callable[[int, tuple[int, ...]], Iterator[T]]) -> Callable[[int, tuple[int, ...]], Iterable[T]]:
+    """The same function, with lists of at most `SMALL` results kept."""
+    return lambda size, counts: (
+        _listed(each, size, counts) if _count_rows(size, counts) <= SMALL else each(size, counts)
+    )
+
+
+@lru_cache(maxsize=2**15)
+def _listed(each: Callable[[int, tuple[int, ...]], Iterator[T]], size: int, counts: tuple[int, ...]) -> tuple[T, ...]:
+    return tuple(each(size, counts))
+
+
+@_kept
+def rows(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """The rows with product `size` whose factors divide `counts`; those with larger outer factors come first."""
-    if _count_rows(size, counts) <= SMALL:
-        return _kept_rows(size, counts)
-    return _each_row(size, counts)
-
-
-def _each_row(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     if len(counts) == 1:
         if counts[0] % size == 0:
             yield (size,)
@@ -65,11 +72,6 @@ def _each_row(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for factor in _common_divisors(size, counts[0]):
         for row in rows(size // factor, counts[1:]):
             yield (factor, *row)
-
-
-@lru_cache(maxsize=2**14)
-def _kept_rows(size: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    return tuple(_each_row(size, counts))
 
 
 @lru_cache(maxsize=2**14)
@@ -90,21 +92,11 @@ def _count_rows(size: int, counts: tuple[int, ...]) -> int:
     return number
 
 
-def _pairs(size: int, counts: tuple[int, ...]) -> Iterable[Matrix]:
+@_kept
+def _pairs(size: int, counts: tuple[int, ...]) -> Iterator[Matrix]:
     """The last two rows: the second is what the first leaves. Many choices of the rows above lead to the same ones."""
-    if _count_rows(size, counts) <= SMALL:
-        return _kept_pairs(size, counts)
-    return _each_pair(size, counts)
-
-
-def _each_pair(size: int, counts: tuple[int, ...]) -> Iterator[Matrix]:
     for row in rows(size, counts):
         yield row, tuple(count // factor for count, factor in zip(counts, row, strict=True))
-
-
-@lru_cache(maxsize=2**14)
-def _kept_pairs(size: int, counts: tuple[int, ...]) -> tuple[Matrix, ...]:
-    return tuple(_each_pair(size, counts))
 
 
 @lru_cache(maxsize=2**14)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import PlacementError, SpecError, TooLargeError
+from meshwright.placement.hierarchy import digits_of, number_of
 from meshwright.placement.matrices import Matrix, count_matrices, matrices
-from meshwright.placement.radix import digits_of, number_of
 from meshwright.system.model import System
 from meshwright.system.read import as_system
 from meshwright.text.spec import as_tuple, check_count, check_names, check_type, parse_counts, shown, unknown
@@ -123,20 +123,10 @@ class Placement:
     def groups(self, axes: Iterable[str]) -> tuple[tuple[int, ...], ...]:
         """The groups of devices that differ on the given axes only, each in rank order."""
         chosen = self.rows(axes)
-        self._check_listed()
-        # In the example: all ranks as an array with the array axes (shard on node: 2, data on gpu: 2, shard on gpu: 2).
-        # For the groups of data, the second of them goes last, and the rows of length 2 are 0 2, 1 3, 4 6 and 5 7.
-        cells = [
-            (row in chosen, factor)
-            for column in zip(*self.matrix, strict=True)
-            for row, factor in enumerate(column)
-            if factor > 1
-        ]
-        inside = [k for k, (within, _) in enumerate(cells) if within]
-        outside = [k for k, (within, _) in enumerate(cells) if not within]
-        ranks = np.arange(self.system.devices).reshape([factor for _, factor in cells]).transpose(outside + inside)
-        size = prod(cells[k][1] for k in inside)
-        return tuple(tuple(group) for group in ranks.reshape(-1, size).tolist())
+        size = prod(prod(self.matrix[row]) for row in chosen)
+        # In the example, the mesh is 0 1 4 5 over 2 3 6 7, so the groups of data are its columns: 0 2, 1 3, 4 6, 5 7.
+        ranks = np.sort(np.moveaxis(self.mesh(), chosen, range(-len(chosen), 0)).reshape(-1, size), axis=1)
+        return tuple(map(tuple, ranks[ranks[:, 0].argsort()].tolist()))
 
     def mesh(self) -> NDArray[np.int64]:
         """The devices as an array with an array axis per parallelism axis: what a mesh of PyTorch or JAX is made of.
@@ -145,7 +135,7 @@ class Placement:
         >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).mesh().tolist()
         [[0, 1, 4, 5], [2, 3, 6, 7]]
         """
-        return self._by_factor().reshape([prod(row) for row in self.matrix])
+        return self.factor_mesh().reshape([prod(row) for row in self.matrix])
 
     def factors(self, axes: Iterable[str] | None = None) -> dict[str, int]:
         """The factors that are not 1, named `AXIS_LEVEL`: of the given axes, or of all; for each axis outermost first.
@@ -171,26 +161,17 @@ class Placement:
         return {name: factor for row in chosen for name, factor in factors[row].items()}
 
     def factor_mesh(self) -> NDArray[np.int64]:
-        """The devices as an array with an array axis per factor of `factors()`."""
-        return self._by_factor().reshape(list(self.factors().values()))
+        """The devices as an array with an array axis per factor of `factors()`.
 
-    def _by_factor(self) -> NDArray[np.int64]:
-        """The devices as an array with an array axis per axis and level, axis by axis.
-
-        In the example: the ranks in order have the array axes data on node (1), shard on node (2), data on gpu (2),
-        shard on gpu (2); the result has data on node, data on gpu, shard on node, shard on gpu.
+        In the example: the ranks in order have the array axes shard on node, data on gpu, shard on gpu; the result has
+        data on gpu, shard on node, shard on gpu.
         """
-        self._check_listed()
-        rows, levels = len(self.axes), len(self.system.levels)
-        by_level = np.arange(self.system.devices).reshape(
-            [f for column in zip(*self.matrix, strict=True) for f in column]
-        )
-        by_axis = by_level.transpose([level * rows + row for row in range(rows) for level in range(levels)])
-        return np.ascontiguousarray(by_axis)
-
-    def _check_listed(self) -> None:
         if self.system.devices > MAX_DEVICES:
             raise TooLargeError(f"{self.system.devices:,} devices are too many to list; {MAX_DEVICES:,} are not")
+        columns = enumerate(zip(*self.matrix, strict=True))
+        cells = [(row, level) for level, column in columns for row, factor in enumerate(column) if factor > 1]
+        by_level = np.arange(self.system.devices).reshape([self.matrix[row][level] for row, level in cells])
+        return by_level.transpose(sorted(range(len(cells)), key=cells.__getitem__)).copy()
 
     def rows(self, axes: Iterable[str]) -> list[int]:
         """The rows of some axes, each named once."""
@@ -305,18 +286,12 @@ def check_fit(system: System, axes: Mapping[str, int]) -> None:
     if prod(axes.values()) != system.devices:
         sizes = " x ".join(f"{axis}={size}" for axis, size in axes.items())
         counts = " x ".join(f"{level.name}={level.count}" for level in system.levels)
+        *others, last = axes
+        size, left = divmod(system.devices, prod(axes[axis] for axis in others))
         raise PlacementError(
             f"the axes {sizes} multiply to {shown(prod(axes.values()))}, but the system {counts} has {system.devices} "
-            f"devices; {_suggestion(system.devices, axes)}"
+            f"devices; {last}={f'{system.devices} with all other axes 1' if left else size} would fit"
         )
-
-
-def _suggestion(devices: int, axes: Mapping[str, int]) -> str:
-    *others, last = axes
-    rest = prod(axes[axis] for axis in others)
-    if devices % rest == 0:
-        return f"{last}={devices // rest} would fit"
-    return f"{last}={devices} with all other axes 1 would fit"
 
 
 def count_placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> int:

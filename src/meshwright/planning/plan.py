@@ -9,8 +9,8 @@ from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import MeshwrightError, SpecError
 from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined, Program
-from meshwright.placement.hierarchy import Hierarchy, reduction_hierarchy
-from meshwright.placement.layout import layout_of
+from meshwright.placement.hierarchy import Hierarchy
+from meshwright.placement.layout import layout_of, reduction_hierarchy
 from meshwright.placement.placement import Placement
 from meshwright.text.spec import as_tuple, check_type, is_number, shown
 from meshwright.workload.communication import Communication, exposed

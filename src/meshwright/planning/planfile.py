@@ -18,8 +18,8 @@ from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.language.symbolic import is_valid
 from meshwright.language.synthesis import MAX_LEVELS
-from meshwright.placement.hierarchy import Hierarchy, reduction_hierarchy
-from meshwright.placement.layout import layout_of
+from meshwright.placement.hierarchy import Hierarchy
+from meshwright.placement.layout import layout_of, reduction_hierarchy
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import TIMES, Plan, Planned, predict, times_of
 from meshwright.system.read import system_document, system_of

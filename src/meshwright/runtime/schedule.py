@@ -13,8 +13,7 @@ from math import prod
 
 from meshwright.language.goals import Goal, Holding, as_goal
 from meshwright.language.program import Collective, Program, check_fits
-from meshwright.placement.hierarchy import Hierarchy
-from meshwright.placement.radix import digits_of, number_of
+from meshwright.placement.hierarchy import Hierarchy, digits_of, number_of
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 """Buffers: where the tensor is, where the result goes (the same place if the goal is in place), and two more."""

@@ -13,8 +13,8 @@ from meshwright.text.spec import (
     check_title,
     check_type,
     is_number,
+    one_of,
     shown,
-    unknown,
 )
 
 EXAMPLE = "node=4@8GB/s,gpu=16@270GB/s"
@@ -71,9 +71,7 @@ class Link:
                 raise SpecError(f"{name} must be bytes per second, greater than zero and finite, not {shown(value)}")
         if not (is_number(self.latency) and (self.latency == 0 or LEAST <= self.latency <= MOST)):
             raise SpecError(f"latency must be zero or more seconds, not {shown(self.latency)}")
-        if not isinstance(self.fabric, str) or self.fabric not in list(Fabric):
-            raise SpecError(unknown("fabric", self.fabric, [str(fabric) for fabric in Fabric]))
-        object.__setattr__(self, "fabric", Fabric(self.fabric))
+        object.__setattr__(self, "fabric", one_of(Fabric, "fabric", self.fabric))
         for name in ("bypass", "reduces"):
             if type(getattr(self, name)) is not bool:
                 raise SpecError(f"{name} must be True or False, not {shown(getattr(self, name))}")

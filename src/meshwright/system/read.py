@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from os import PathLike
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 from meshwright.errors import SpecError
 from meshwright.system.model import EXAMPLE, Fabric, Level, Link, System
 from meshwright.text.builtin import builtin_names, builtin_text
-from meshwright.text.spec import check_path, check_type, parse_count, shown, split_items, unknown
+from meshwright.text.spec import check_path, check_type, one_of, parse_count, shown, split_items, unknown
 from meshwright.text.units import parse_bandwidth, parse_rate, parse_seconds
 from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
 
@@ -53,8 +55,7 @@ def preset(name: str) -> System:
     """
     check_type(name, str, "the name of a preset")
     base, colon, count = name.partition(":")
-    if base not in preset_names():
-        raise SpecError(unknown("preset", base, preset_names()))
+    one_of(preset_names(), "preset", base)
     system = parse_system_yaml(builtin_text("meshwright.system", "presets", base), f"{base}.yaml")
     if not colon:
         return system
@@ -77,31 +78,18 @@ def load_system(spec: str | PathLike[str]) -> System:
     check_type(spec, str, f"a System, a preset, a description like {EXAMPLE!r}, or the path of a .yaml file")
     if spec.partition(":")[0] in preset_names():
         return preset(spec)
-    if spec.lower().endswith((".yaml", ".yml")):
-        return read_system(Path(spec))
-    if "=" in spec:
+    a_file = spec.lower().endswith((".yaml", ".yml"))
+    if "=" in spec and not a_file:
         return parse_system(spec)
-    if "/" in spec or _is_file(spec):
-        return read_system(Path(spec))
+    if a_file or "/" in spec or isfile(spec):  # noqa: PTH113  # false also of what cannot be the name of a file
+        return parse_system_yaml(read_text(Path(spec), "system"), str(Path(spec)))
     raise SpecError(
         f"{unknown('preset', spec.partition(':')[0], preset_names())}; a system is a preset, "
         f"a description like {EXAMPLE!r}, or the path of a .yaml file"
     )
 
 
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):  # cannot be the name of a file, for example because it is too long
-        return False
-
-
 _EXAMPLE = "levels: [{name: node, count: 4, bandwidth: 8GB/s, latency: 20us}, {name: gpu, count: 16}]"
-
-
-def read_system(path: Path) -> System:
-    """A system from a YAML file."""
-    return parse_system_yaml(read_text(path, "system"), str(path))
 
 
 def parse_system_yaml(text: str, source: str) -> System:
@@ -138,14 +126,9 @@ def system_document(system: System) -> dict[str, Any]:
     for level in system.levels:
         link = level.link
         fields: dict[str, Any] = {"name": level.name, "count": level.count}
-        if link.bandwidth is not None:
-            fields["bandwidth"] = f"{link.bandwidth!r}B/s"
-        if link.latency:
-            fields["latency"] = f"{link.latency!r}s"
-        if link.per_device is not None:
-            fields["per_device"] = f"{link.per_device!r}B/s"
-        if link.fabric is not Fabric.SWITCH:
-            fields["fabric"] = str(link.fabric)
+        for key, unit in (("bandwidth", "B/s"), ("latency", "s"), ("per_device", "B/s")):
+            fields |= {key: f"{getattr(link, key)!r}{unit}"} if getattr(link, key) else {}
+        fields |= {"fabric": str(link.fabric)} if link.fabric is not Fabric.SWITCH else {}
         fields |= {key: True for key in ("bypass", "reduces") if getattr(link, key)}
         levels.append(fields)
     rate = {} if system.message_rate is None else {"message_rate": f"{system.message_rate!r}/s"}
@@ -171,19 +154,13 @@ def _level(node: yaml.Node, source: str) -> Level:
         raise problem(node, source, str(error)) from None
 
 
-def _parse_fabric(text: str) -> Fabric:
-    if text not in list(Fabric):
-        raise SpecError(unknown("fabric", text, [str(fabric) for fabric in Fabric]))
-    return Fabric(text)
-
-
 _READERS: dict[str, Reader] = {
     "name": word,
     "count": parsed(lambda text: parse_count(text, "a level", "system file", "count: 4")),
     "bandwidth": parsed(parse_bandwidth),
     "latency": parsed(parse_seconds),
     "per_device": parsed(parse_bandwidth),
-    "fabric": parsed(_parse_fabric),
+    "fabric": parsed(partial(one_of, Fabric, "fabric")),
     "bypass": boolean,
     "reduces": boolean,
 }

@@ -156,6 +156,21 @@ def check_names(names: Sequence[str], what: str, example: str) -> None:
         raise SpecError(f"the {what} has {len(names)} names; at most {MAX_NAMES} are possible, as in {example!r}")
 
 
+E = TypeVar("E", bound=str)
+
+
+def one_of(known: Iterable[E], what: str, given: object) -> E:
+    """The one of the known names, or of an enum's members, that equals what was given; refuses everything else.
+
+    >>> one_of(("axes", "devices"), "order", "axes")
+    'axes'
+    """
+    for one in known:
+        if isinstance(given, str) and given == one:
+            return one
+    raise SpecError(unknown(what, given, known))
+
+
 def unknown(what: str, given: object, known: Iterable[str]) -> str:
     """The message for a name that is not among the known ones, with the closest one suggested."""
     known = [str(name) for name in known]  # members of enums are shown as their names

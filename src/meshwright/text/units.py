@@ -121,10 +121,7 @@ def format_amount(value: float) -> str:
     >>> format_amount(2**31), format_amount(1.5), format_amount(0.9375 * 2**20)
     ('2GiB', '1.5B', '960KiB')
     """
-    for prefix, factor in reversed(_BINARY.items()):
-        if value >= factor:
-            return f"{value / factor:.4g}{prefix}B"
-    return f"{value:.4g}B"
+    return _rounded(value, _BINARY) + "B"
 
 
 def format_bandwidth(value: float) -> str:
@@ -133,10 +130,12 @@ def format_bandwidth(value: float) -> str:
     >>> format_bandwidth(2.7e11), format_bandwidth(2.5e6)
     ('270GB/s', '2.5MB/s')
     """
-    for prefix in ("P", "T", "G", "M", "k"):
-        if value >= _DECIMAL[prefix]:
-            return f"{value / _DECIMAL[prefix]:.4g}{prefix}B/s"
-    return f"{value:.4g}B/s"
+    return _rounded(value, _DECIMAL) + "B/s"
+
+
+def _rounded(value: float, prefixes: dict[str, int]) -> str:
+    prefix = next((prefix for prefix, factor in reversed(prefixes.items()) if value >= factor), "")
+    return f"{value / prefixes.get(prefix, 1):.4g}{prefix}"
 
 
 def format_seconds(value: float) -> str:

@@ -25,19 +25,16 @@ def read_text(path: Path, what: str, most: int = MAX_TEXT) -> str:
     """The text of a file of at most `most` bytes; `what` is what the file describes."""
     try:
         with path.open("rb") as file:
-            text = file.read(most + 1)
+            data = file.read(most + 1)
+        text = data.decode() if len(data) <= most else None
     except FileNotFoundError:
         raise SpecError(f"there is no {what} file {shown(str(path))}") from None
-    except OSError as error:
-        raise SpecError(f"cannot read the {what} file {shown(str(path))}: {error.strerror}") from None
-    except ValueError as error:  # not a path, for example with a null character in it
-        raise SpecError(f"cannot read the {what} file {shown(str(path))}: {error}") from None
-    if len(text) > most:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not a path, as with a null character in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SpecError(f"cannot read the {what} file {shown(str(path))}: {reason}") from None
+    if text is None:
         raise SpecError(f"the {what} file {shown(str(path))} has more than {most:,} bytes; none needs as many")
-    try:
-        return text.decode()
-    except ValueError as error:
-        raise SpecError(f"cannot read the {what} file {shown(str(path))}: {error}") from None
+    return text
 
 
 class _Loader(yaml.SafeLoader):

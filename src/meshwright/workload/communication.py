@@ -11,9 +11,9 @@ from meshwright.text.spec import (
     check_title,
     check_type,
     is_number,
+    one_of,
     parse_count,
     shown,
-    unknown,
 )
 from meshwright.text.units import parse_bytes
 
@@ -42,9 +42,7 @@ class Communication:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be sent."""
-        if not isinstance(self.goal, str) or self.goal not in list(Goal):
-            raise SpecError(unknown("goal", self.goal, list(Goal)))
-        goal = Goal(self.goal)
+        goal = one_of(Goal, "goal", self.goal)
         what = "reduction" if goal.has_programs else "transfer"
         object.__setattr__(self, "axes", _checked_axes(self.axes, what))
         object.__setattr__(self, "goal", goal)
@@ -70,9 +68,7 @@ def Transfer(  # noqa: N802  # reads like Reduction, its sibling
     >>> Transfer(("expert",), 2**20, Goal.ALL_TO_ALL).goal
     <Goal.ALL_TO_ALL: 'all-to-all'>
     """
-    if not isinstance(kind, str) or kind not in TRANSFER_GOALS:
-        raise SpecError(unknown("kind of transfer", kind, TRANSFER_GOALS))
-    return Communication(axes, bytes, count, Goal(kind), name, hidden)
+    return Communication(axes, bytes, count, one_of(TRANSFER_GOALS, "kind of transfer", kind), name, hidden)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from math import prod
 
 from meshwright.errors import SpecError
-from meshwright.text.spec import check_count, is_number, unknown
+from meshwright.text.spec import check_count, is_number, one_of, unknown
 
 AXES = ("data", "shard", "tensor", "pipeline", "context", "expert")
 
@@ -72,9 +72,7 @@ class Model:
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
                 raise SpecError(f"the model has {name}={value!r}; expected more than 0")
-        if self.recompute not in list(Recompute):
-            raise SpecError(unknown("recompute", str(self.recompute), list(Recompute)))
-        object.__setattr__(self, "recompute", Recompute(self.recompute))
+        object.__setattr__(self, "recompute", one_of(Recompute, "recompute", str(self.recompute)))
 
     @property
     def dense_params(self) -> int:

@@ -8,24 +8,27 @@ communications:
   - {name: activations, kind: all-reduce, axes: tensor, bytes: 64MiB, count: 320}
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from meshwright.errors import PlacementError, SpecError
 from meshwright.language.goals import Goal
 from meshwright.placement.placement import parse_axes
-from meshwright.text.builtin import builtin_names, builtin_text
+from meshwright.text.builtin import builtin_names, load_text
 from meshwright.text.files import write_file
-from meshwright.text.spec import check_path, check_type, format_counts, parse_count, shown, unknown
+from meshwright.text.spec import check_type, format_counts, one_of, parse_count, shown
 from meshwright.text.units import parse_bytes, parse_seconds
-from meshwright.text.yamlfile import Reader, compose, items, mapping, parsed, problem, read_text, word
+from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, parsed, problem, word
 from meshwright.workload.communication import Communication, Line
-from meshwright.workload.description import model_of
-from meshwright.workload.llm import Model
+from meshwright.workload.llm import DTYPES, Model, Recompute
 from meshwright.workload.workload import Workload, derive
 
 _EXAMPLE = "communications: [{name: gradients, kind: all-reduce, axes: data, bytes: 2GiB}]"
@@ -74,13 +77,8 @@ def load_workload(spec: str | PathLike[str]) -> WorkloadFile:
     >>> load_workload("moe-141b").workload({"data": 8, "expert": 8, "tensor": 4}).communications[0].name
     'gradients'
     """
-    spec = str(check_path(spec, "workload")) if isinstance(spec, PathLike) else spec
-    check_type(spec, str, "the name of a workload, or the path of a .yaml file")
-    if spec.lower().endswith((".yaml", ".yml")):
-        return parse_workload_yaml(read_text(Path(spec), "workload"), spec)
-    if spec not in workload_names():
-        raise SpecError(f"{unknown('workload', spec, workload_names())}; or give the path of a .yaml file")
-    return parse_workload_yaml(builtin_text("meshwright.workload", "examples", spec), f"{spec}.yaml")
+    expected = "the name of a workload, or the path of a .yaml file"
+    return parse_workload_yaml(*load_text(spec, "workload", expected, "meshwright.workload", "examples"))
 
 
 def parse_workload_yaml(text: str, source: str) -> WorkloadFile:
@@ -94,7 +92,7 @@ def parse_workload_yaml(text: str, source: str) -> WorkloadFile:
         "memory": parsed(parse_bytes),
         "device_memory": parsed(parse_bytes),
         "compute": parsed(parse_seconds),
-        "model": model_of,
+        "model": _model,
     }
     values = mapping(root, source, "a workload", readers, [])
     if ("communications" in values) == ("model" in values):
@@ -107,17 +105,14 @@ def parse_workload_yaml(text: str, source: str) -> WorkloadFile:
         values.get("model"),
         *(values.get(key) for key in ("memory", "device_memory", "compute")),
     )
-    if found.model is not None:
-        for key in ("memory", "device_memory", "compute"):
-            if key in values:
-                raise problem(root, source, f"{key!r} goes with listed communications; a model has its own")
+    for key in ("memory", "device_memory", "compute"):
+        if found.model is not None and key in values:
+            raise problem(root, source, f"{key!r} goes with listed communications; a model has its own")
     try:
         if found.axes or found.model is None:
             found.workload()
-    except SpecError as error:
-        raise SpecError(f"{source}: {error}") from None
-    except PlacementError as error:
-        raise PlacementError(f"{source}: {error}") from None
+    except (SpecError, PlacementError) as error:
+        raise type(error)(f"{source}: {error}") from None
     return found
 
 
@@ -168,12 +163,6 @@ def _line(node: yaml.Node, source: str, number: int) -> Line:
     return Line(one, *(values.get(key, "") for key in ("overlap", "formula", "source")))
 
 
-def _parse_kind(text: str) -> Goal:
-    if text not in list(Goal):
-        raise SpecError(unknown("kind", text, list(Goal)))
-    return Goal(text)
-
-
 def _axes(node: yaml.Node, source: str) -> tuple[str, ...]:
     """A list, or names joined by `+`."""
     if isinstance(node, yaml.SequenceNode):
@@ -183,7 +172,7 @@ def _axes(node: yaml.Node, source: str) -> tuple[str, ...]:
 
 _READERS: dict[str, Reader] = {
     "name": word,
-    "kind": parsed(_parse_kind),
+    "kind": parsed(partial(one_of, Goal, "kind")),
     "axes": _axes,
     "bytes": parsed(parse_bytes),
     "count": parsed(lambda text: parse_count(text, "a communication", "workload", "count: 80")),
@@ -192,3 +181,64 @@ _READERS: dict[str, Reader] = {
     "formula": word,
     "source": word,
 }
+
+_LETTERS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def parse_params(text: str) -> int:
+    """A number of parameters, like 70B.
+
+    >>> parse_params("1.5B")
+    1500000000
+    """
+    check_type(text, str, "a number of parameters as text, like 70B")
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,12})?)\s*([KMBT]?)\s*", text)
+    if match is None:
+        raise SpecError(f"{shown(text)} is not a number of parameters: write it like 70B, 350M or 1.5T")
+    number = Fraction(match[1]) * _LETTERS[match[2]]
+    if number.denominator != 1 or not number:
+        raise SpecError(f"{text!r} is not a whole number of parameters above zero")
+    return int(number)
+
+
+def parse_flops(text: str) -> float:
+    """Operations per second, like 400TFLOP/s.
+
+    >>> parse_flops("400TFLOP/s")
+    400000000000000.0
+    """
+    prefixes = {"G": 1e9, "T": 1e12, "P": 1e15}
+    match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([GTP])FLOP/s\s*", text)
+    if match is None or not float(match[1]):
+        raise SpecError(f"{shown(text)} is not a rate of operations: write what a device reaches, like 400TFLOP/s")
+    return float(match[1]) * prefixes[match[2]]
+
+
+def _parse_whole(text: str) -> int:
+    return parse_count(text, "the model", "workload", "layers: 80")
+
+
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "params": parse_params,
+    "expert_params": parse_params,
+    **dict.fromkeys(("layers", "hidden", "seq", "micro_batch", "global_batch", "heads", "kv_heads"), _parse_whole),
+    **dict.fromkeys(("experts", "top_k"), _parse_whole),
+    "dtype": partial(one_of, DTYPES, "type"),
+    "gradients": partial(one_of, DTYPES, "type"),
+    "recompute": partial(one_of, Recompute, "recompute"),
+    "device_memory": lambda text: float(parse_bytes(text)),
+    "flops": parse_flops,
+}
+"""How each field of a description is read from text."""
+
+
+def _model(node: yaml.Node, source: str) -> Model:
+    """A model from its description in a workload file."""
+    readers: dict[str, Reader] = {name: parsed(parse) for name, parse in PARSERS.items()}
+    readers["sequence_parallel"] = boolean
+    needed = ["params", "layers", "hidden", "seq", "micro_batch", "global_batch"]
+    values = mapping(node, source, "a model", readers, needed)
+    try:
+        return Model(**values)
+    except SpecError as error:
+        raise problem(node, source, str(error)) from None

@@ -31,44 +31,23 @@ CONTEXT = "gathered keys and values: Llama 3 report, 2024, section 3.3"
 EXPERT = "dispatch and combine: Lepikhin et al., GShard, ICLR 2021"
 
 
-@dataclass(frozen=True)
 class _Step:
-    """A model with its axes, and the numbers that several formulas share.
+    """A model with its axes, and the numbers that several formulas share."""
 
-    turns: how many pairs of a layer and a micro-batch a device works on. passes: how many forward passes each of them
-    takes, beside the one backward pass. tokens: of a micro-batch, on one device. activations: their bytes between two
-    layers. spread: how many devices share these. over_tensor: how the formulas say that.
-    """
-
-    model: Model
-    axes: Mapping[str, int]
+    def __init__(self, model: Model, axes: Mapping[str, int]) -> None:
+        self.model, self.axes = model, axes
+        self.batches = model.micro_batches(axes)
+        # How many pairs of a layer and a micro-batch a device works on, and how many forward passes each of them
+        # takes, beside the one backward pass.
+        self.turns = model.layers // self.size("pipeline") * self.batches
+        self.passes = 2 if model.recompute is Recompute.FULL else 1
+        # The bytes between two layers, for a micro-batch on one device; how many devices share them, and how the
+        # formulas say that.
+        self.activations = model.micro_batch * model.seq // self.size("context") * model.hidden * DTYPES[model.dtype]
+        self.spread, self.over_tensor = (self.size("tensor"), " / tensor") if model.sequence_parallel else (1, "")
 
     def size(self, *axes: str) -> int:
         return prod(self.axes.get(axis, 1) for axis in axes)
-
-    @property
-    def turns(self) -> int:
-        return self.model.layers // self.size("pipeline") * self.model.micro_batches(self.axes)
-
-    @property
-    def passes(self) -> int:
-        return 2 if self.model.recompute is Recompute.FULL else 1
-
-    @property
-    def tokens(self) -> int:
-        return self.model.micro_batch * self.model.seq // self.size("context")
-
-    @property
-    def activations(self) -> int:
-        return self.tokens * self.model.hidden * DTYPES[self.model.dtype]
-
-    @property
-    def spread(self) -> int:
-        return self.size("tensor") if self.model.sequence_parallel else 1
-
-    @property
-    def over_tensor(self) -> str:
-        return " / tensor" if self.model.sequence_parallel else ""
 
 
 @dataclass(frozen=True)
@@ -135,10 +114,10 @@ def _activations(step: _Step) -> Iterator[_Send]:
 
 
 def _stages(step: _Step) -> Iterator[_Send]:
-    amount, count = Fraction(step.activations, step.spread), step.model.micro_batches(step.axes)
+    amount = Fraction(step.activations, step.spread)
     formula = f"b x s / context x h x w{step.over_tensor}, m times"
     for way in ("forward", "backward"):
-        yield _Send(Goal.POINT_TO_POINT, ("pipeline",), amount, count, f"stages, {way}", formula, PIPELINE)
+        yield _Send(Goal.POINT_TO_POINT, ("pipeline",), amount, step.batches, f"stages, {way}", formula, PIPELINE)
 
 
 def _context(step: _Step) -> Iterator[_Send]:
@@ -156,10 +135,8 @@ def _context(step: _Step) -> Iterator[_Send]:
 def _experts(step: _Step) -> Iterator[_Send]:
     times = 2 * (1 + step.passes)
     amount = Fraction(step.model.top_k * step.activations, step.spread)
-    formula = (
-        f"k x b x s / context x h x w{step.over_tensor}, {times} x L / pipeline x m times: there and back, in each "
-    )
-    formula += "pass"
+    often = f"{times} x L / pipeline x m times: there and back, in each pass"
+    formula = f"k x b x s / context x h x w{step.over_tensor}, {often}"
     count, name = times * step.turns, "tokens to experts and back"
     yield _Send(Goal.ALL_TO_ALL, ("expert",), amount, count, name, formula, EXPERT)
 
@@ -180,9 +157,9 @@ GROUPS = tuple(_GROUPS)
 def step_lines(model: Model, axes: Mapping[str, int]) -> list[Line]:
     """The communications of one step; none for axes of size 1, nor for what the model does not have."""
     model.check(axes)
-    lines = []
+    step, lines = _Step(model, axes), []
     for group, sends in _GROUPS.items():
-        for send in sends(_Step(model, axes)):
+        for send in sends(step):
             over = tuple(axis for axis in axes if axis in send.over and axes[axis] > 1)
             if over and send.amount:
                 one = Communication(over, ceil(send.amount), send.count, send.goal, send.name)

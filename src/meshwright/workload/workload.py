@@ -15,6 +15,7 @@ from meshwright.text.spec import (
     check_type,
     format_counts,
     is_number,
+    one_of,
     shown,
     unknown,
 )
@@ -64,25 +65,22 @@ class Workload:
             value = getattr(self, name)
             if value is not None and (not is_number(value) or value < 0):
                 raise SpecError(f"a workload has {name}={shown(value)}; expected zero or more, or None")
-        if self.model is not None:
-            check_type(self.model, Model, "a Model")
+        check_type(self.model, Model | None, "a Model")
         known = {line.overlap for line in self.lines if line.overlap}
-        if self.model is None:
-            for line in self.lines:
-                if line.overlap and line.overlap not in self.overlap:
-                    raise SpecError(f"{line.communication.name!r}: {unknown('overlap', line.overlap, self.overlap)}")
+        for line in self.lines:
+            if self.model is None and line.overlap and line.overlap not in self.overlap:
+                raise SpecError(f"{line.communication.name!r}: {unknown('overlap', line.overlap, self.overlap)}")
         for group in self.overlap:
-            if self.model is not None and group not in GROUPS:
-                raise SpecError(unknown("overlap", group, GROUPS))
-            if group not in known and self.model is None:
+            if self.model is not None:
+                one_of(GROUPS, "overlap", group)
+            elif group not in known:
                 raise SpecError(
                     f"overlap {group!r} is in no communication; those named are {', '.join(known) or 'none'}"
                 )
-        if self.axes:
-            for line in self.lines:
-                for axis in line.communication.axes:
-                    if axis not in self.axes:
-                        raise PlacementError(f"{line.communication.name!r}: {unknown('axis', axis, self.axes)}")
+        for line in self.lines:
+            for axis in line.communication.axes:
+                if self.axes and axis not in self.axes:
+                    raise PlacementError(f"{line.communication.name!r}: {unknown('axis', axis, self.axes)}")
 
     @property
     def communications(self) -> tuple[Communication, ...]:
@@ -110,12 +108,12 @@ class Workload:
             entries.append(entry)
         named = {line.overlap for line in self.lines}
         overlap = {group: share for group, share in self.overlap.items() if group in named}
+        memory = {"memory": self.memory, "device_memory": self.device_memory}
         return {
             "name": self.name,
             **({"axes": format_counts(self.axes)} if self.axes else {}),
             **({"overlap": overlap} if overlap else {}),
-            **({"memory": f"{ceil(self.memory)}B"} if self.memory is not None else {}),
-            **({"device_memory": f"{ceil(self.device_memory)}B"} if self.device_memory is not None else {}),
+            **{key: f"{ceil(value)}B" for key, value in memory.items() if value is not None},
             **({"compute": f"{self.compute!r}s"} if self.compute is not None else {}),
             "communications": entries,
         }
@@ -123,18 +121,10 @@ class Workload:
 
 def derive(name: str, model: Model, axes: Mapping[str, int], overlap: Mapping[str, float] | None = None) -> Workload:
     """The workload of a model whose axes have the given sizes."""
-    lines = step_lines(model, axes)
+    lines = tuple(step_lines(model, axes))
     if not lines:
         raise SpecError(
             f"the model communicates nothing with the axes {format_counts(axes)}: every axis has the size 1"
         )
-    return Workload(
-        name,
-        tuple(lines),
-        dict(axes),
-        dict(overlap or {}),
-        model.memory(axes),
-        model.device_memory,
-        model.compute(axes),
-        model,
-    )
+    needs = (model.memory(axes), model.device_memory, model.compute(axes))
+    return Workload(name, lines, dict(axes), dict(overlap or {}), *needs, model)
