@@ -121,7 +121,7 @@ class _FailedRun(click.ClickException):
     exit_code = 3
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="meshwright")
 def main() -> None:
     """Place parallelism axes on a hierarchical cluster, and find the collectives that reduce over them."""

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from meshwright.cli.common import json_option, library_option, new_table, out_option, print_json, print_table, say
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table, say
 from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, misses, report, scatter
 from meshwright.measure.records import read_measurements
@@ -14,15 +15,15 @@ from meshwright.text.units import format_seconds
 
 
 @click.command()
-@click.argument("measurements", type=click.Path(path_type=Path, dir_okay=False))
-@library_option
+@click.argument("measurements", type=options.FILE)
+@options.library
 @click.option(
     "--system", "system_spec", help="Predict with this system, as from `calibrate`, instead of the measured one."
 )
 @click.option("--noise", type=click.FloatRange(0, 1), help="Programs this close to the fastest are as fast.")
-@click.option("--worst", type=click.IntRange(0, 1000), default=5, show_default=True, help="How many misses to explain.")
-@out_option("Draw predicted over measured times to this file (SVG, PNG).", "--plot")
-@json_option
+@options.number("--worst", 5, "How many misses to explain.", 0, 1000)
+@options.out("Draw predicted over measured times to this file (SVG, PNG).", "--plot")
+@options.json
 def accuracy(
     measurements: Path,
     library: str,
@@ -48,18 +49,15 @@ def accuracy(
         explained = [{"loss": pair.loss, "why": _why(pair)} for pair in missed]
         print_json({**asdict(figures), "top": {str(k): v for k, v in figures.top.items()}, "misses": explained})
         return
-    table = new_table("figure", "value")
-    for name, value in _rows(figures):
-        table.add_row(name, value)
-    print_table(table)
+    print_table(["figure", "value"], _rows(figures))
     for pair in missed:
         say(_why(pair))
 
 
-def _rows(figures: Report) -> list[tuple[str, str]]:
+def _rows(figures: Report) -> list[tuple[str, object]]:
     return [
-        ("placements and reductions", str(figures.pairs)),
-        ("programs", str(figures.programs)),
+        ("placements and reductions", figures.pairs),
+        ("programs", figures.programs),
         ("noise", f"{figures.noise:.1%}"),
         *((f"fastest is among the {k} best predicted", f"{share:.0%}") for k, share in figures.top.items()),
         ("error of predicted times, median", f"{figures.median_error:.1%}"),

@@ -6,16 +6,7 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import (
-    axes_option,
-    collectives,
-    library_option,
-    max_steps_option,
-    no_rooted_option,
-    out_option,
-    placement_option,
-    system_option,
-)
+from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cost.library import load_library
 from meshwright.errors import MeshwrightError, SpecError
@@ -27,8 +18,8 @@ from meshwright.workload.communication import parse_reduction
 
 
 @click.command()
-@system_option
-@axes_option
+@options.system
+@options.axes
 @click.option(
     "--reduce",
     "reduce_specs",
@@ -37,22 +28,14 @@ from meshwright.workload.communication import parse_reduction
     metavar="[GOAL:]AXIS[+AXIS…]=BYTES",
     help="What to reduce; may be repeated.",
 )
-@out_option("The file that measurements are added to, one JSON object per line.", required=True)
-@placement_option("matrices", multiple=True)
-@click.option(
-    "--every",
-    type=click.IntRange(0, 20),
-    default=3,
-    show_default=True,
-    help="Every program of at most this many steps,",
-)
-@click.option(
-    "--best", type=click.IntRange(0, 1000), default=10, show_default=True, help="and this many of the best predicted."
-)
-@max_steps_option
+@options.out("The file that measurements are added to, one JSON object per line.", required=True)
+@options.placement("matrices", multiple=True)
+@options.number("--every", 3, "Every program of at most this many steps,", 0, 20)
+@options.number("--best", 10, "and this many of the best predicted.", 0, 1000)
+@options.max_steps
 @click.option("--program", "texts", multiple=True, metavar="PROGRAM", help="Only this one; may be repeated.")
-@no_rooted_option
-@library_option
+@options.no_rooted
+@options.library
 @measuring_options
 def bench(
     system_spec: str,
@@ -66,7 +49,7 @@ def bench(
     texts: tuple[str, ...],
     no_rooted: bool,
     library: str,
-    **options: Any,
+    **measuring: Any,
 ) -> None:
     """Measure programs for placements of AXES on SYSTEM, and the library's own collective on the same groups.
 
@@ -83,8 +66,8 @@ def bench(
     if texts:
         wanted = [case_of(placement, reduction, profile, texts) for placement in chosen for reduction in reductions]
     else:
-        wanted = cases(chosen, reductions, profile, every, best, max_steps, collectives(no_rooted))
-    measure_cases(system, wanted, out, options)
+        wanted = cases(chosen, reductions, profile, every, best, max_steps, options.collectives(no_rooted))
+    measure_cases(system, wanted, out, measuring)
 
 
 def _placement(system: System, axes: dict[str, int], text: str) -> Placement:

@@ -7,18 +7,9 @@ from typing import Any
 import click
 import yaml
 
-from meshwright.cli.common import (
-    json_option,
-    library_option,
-    new_table,
-    no_rooted_option,
-    out_option,
-    print_json,
-    print_table,
-    say,
-    system_option,
-)
+from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
+from meshwright.cli.output import print_json, print_table, say
 from meshwright.cost.library import library_document, load_library
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
@@ -30,29 +21,29 @@ from meshwright.measure.records import read_measurements
 from meshwright.system.model import System
 from meshwright.system.read import load_system, system_document
 from meshwright.text.files import write_file
-from meshwright.text.spec import unknown
+from meshwright.text.spec import one_of
 from meshwright.text.units import format_bandwidth, format_seconds, parse_bytes
 
 
 @click.command()
-@system_option
-@library_option
-@out_option("The file that measurements are added to; those in it are not made again.", "--measurements")
+@options.system
+@options.library
+@options.out("The file that measurements are added to; those in it are not made again.", "--measurements")
 @click.option(
     "--log", "logs", multiple=True, metavar="LEVEL=FILE", help="Output of nccl-tests or OSU; may be repeated."
 )
-@click.option("--sizes", default="64KiB,512KiB,2MiB", show_default=True, help="The payloads to measure with.")
-@no_rooted_option
+@click.option("--sizes", default="64KiB,512KiB,2MiB", help="The payloads to measure with.")
+@options.no_rooted
 @click.option(
     "--shared-processors",
     is_flag=True,
     help="All devices are on one machine, as on a testbed: fit the rate of messages, from the smallest payload.",
 )
 @click.option("--fit-only", is_flag=True, help="Measure nothing: fit what the file and the logs have.")
-@out_option("Write the calibrated system to this file.")
-@out_option("Write the calibrated library to this file.", "--library-out")
+@options.out("Write the calibrated system to this file.")
+@options.out("Write the calibrated library to this file.", "--library-out")
 @measuring_options
-@json_option
+@options.json
 def calibrate(
     system_spec: str,
     library: str,
@@ -65,7 +56,7 @@ def calibrate(
     out: Path | None,
     library_out: Path | None,
     as_json: bool,
-    **options: Any,
+    **measuring: Any,
 ) -> None:
     """Measure sends and collectives inside each level of SYSTEM, and fit bandwidth, latency and the library's
     efficiency.
@@ -80,7 +71,7 @@ def calibrate(
         seen += _log(system, entry)
     if measurements is not None and not fit_only:
         chosen = [parse_bytes(size) for size in sizes.split(",")]
-        measure_cases(system, microbenchmarks(system, profile, chosen, not no_rooted), measurements, options)
+        measure_cases(system, microbenchmarks(system, profile, chosen, not no_rooted), measurements, measuring)
     if measurements is not None:
         seen += observations(read_measurements(measurements))
     elif not logs:
@@ -97,9 +88,7 @@ def _log(system: System, entry: str) -> list[Observation]:
     if not equals:
         raise SpecError(f"--log {entry}: expected LEVEL=FILE, like gpu=all_reduce.log")
     known = {each.name: each.count for each in system.levels}
-    if level not in known:
-        raise SpecError(unknown("level", level, list(known)))
-    return read_log(Path(name), level, known[level])
+    return read_log(Path(name), level, known[one_of(known, "level", level)])
 
 
 def _write(found: Fit, out: Path | None, library_out: Path | None) -> None:
@@ -128,22 +117,18 @@ def _show(found: Fit, as_json: bool) -> None:
             }
         )
         return
-    table = new_table("level", "bandwidth", "±", "latency", "±")
+    rows = []
     for level in found.system.levels:
-        table.add_row(
-            level.name,
-            format_bandwidth(level.link.bandwidth or 0.0),
-            _share(found.bandwidth_error.get(level.name)),
-            format_seconds(level.link.latency),
-            _share(found.latency_error.get(level.name)),
-        )
-    print_table(table)
+        bandwidth, latency = format_bandwidth(level.link.bandwidth or 0.0), format_seconds(level.link.latency)
+        errors = [_share(known.get(level.name)) for known in (found.bandwidth_error, found.latency_error)]
+        rows.append([level.name, bandwidth, errors[0], latency, errors[1]])
+    print_table(["level", "bandwidth", "±", "latency", "±"], rows)
     if found.system.message_rate is not None:
         say(f"all devices together handle {found.system.message_rate:,.0f} messages per second")
-    table = new_table("collective", "efficiency", "±")
-    for kind in Collective:
-        table.add_row(str(kind), f"{rules[kind][-1].efficiency:.3f}", _share(found.efficiency_error.get(kind)))
-    print_table(table)
+    rows = [
+        [kind, f"{rules[kind][-1].efficiency:.3f}", _share(found.efficiency_error.get(kind))] for kind in Collective
+    ]
+    print_table(["collective", "efficiency", "±"], rows)
     say(f"{found.observations} observations, off by {found.residual:.1%} (root mean square)")
 
 

@@ -6,16 +6,8 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import (
-    given_hierarchy,
-    goal_option,
-    hierarchy_option,
-    json_option,
-    new_table,
-    print_json,
-    print_table,
-    say,
-)
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table, say
 from meshwright.errors import InvalidProgramError
 from meshwright.language.goals import Goal
 from meshwright.language.parse import parse_pipelined
@@ -27,9 +19,9 @@ from meshwright.placement.hierarchy import Hierarchy
 
 @click.command()
 @click.argument("program_text", metavar="PROGRAM")
-@hierarchy_option
-@goal_option
-@json_option
+@options.hierarchy
+@options.goal
+@options.json
 def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> None:
     """Check that PROGRAM is valid, and show what the devices hold after each step.
 
@@ -37,14 +29,19 @@ def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> N
     `plan` prints, with chunks as well. Exit code 0: it is valid. 1: it is not, and the message says which step, which
     group and which rule. 2: it cannot be read.
     """
-    hierarchy = given_hierarchy(hierarchy_spec)
+    hierarchy = options.given_hierarchy(hierarchy_spec)
     pipelined = parse_pipelined(program_text, hierarchy)
     for program, _ in pipelined.shares:
         try:
             check_program(program, hierarchy, Goal(goal))
         except InvalidProgramError as error:
             whose = f"in '{program.text(hierarchy)}': " if len(pipelined.shares) > 1 else ""
-            _print_fault(error, f"{whose}{error}", as_json)
+            message = f"{whose}{error}"
+            if as_json:
+                fault = {"step": error.step, "group": error.group, "rule": error.rule, "message": message}
+                print_json({"valid": False, **fault})
+            else:
+                say(f"invalid: {message}")
             sys.exit(1)
     shares: list[dict[str, Any]] = [
         {"program": program.text(hierarchy), "chunks": chunks, "states": _states(program, hierarchy, Goal(goal))}
@@ -62,25 +59,13 @@ def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> N
         _print_states(share["states"])
 
 
-def _print_fault(error: InvalidProgramError, message: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"valid": False, "step": error.step, "group": error.group, "rule": error.rule, "message": message})
-    else:
-        say(f"invalid: {message}")
-
-
 def _print_states(states: list[dict[str, Any]]) -> None:
-    table = new_table("after", "devices", "hold", "scattered along", "reduced over")
+    rows = []
     for state in states:
         for number, kind in enumerate(state["devices"]):
-            table.add_row(
-                state["after"] if number == 0 else "",
-                kind["which"],
-                kind["holds"],
-                ", ".join(kind["scattered"]) or "-",
-                ", ".join(kind["reduced"]) or "-",
-            )
-    print_table(table)
+            levels = [", ".join(kind[key]) or "-" for key in ("scattered", "reduced")]
+            rows.append([state["after"] if number == 0 else "", kind["which"], kind["holds"], *levels])
+    print_table(["after", "devices", "hold", "scattered along", "reduced over"], rows)
 
 
 def _states(program: Program, hierarchy: Hierarchy, goal: Goal) -> list[dict[str, Any]]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import json_option, new_table, plan_argument, print_json, print_table
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table
 from meshwright.language.program import step_text
 from meshwright.planning.explain import costs_of, what_would_help, why, why_transfer
 from meshwright.planning.plan import Plan, Planned
@@ -15,8 +16,8 @@ from meshwright.workload.communication import Communication
 
 
 @click.command()
-@plan_argument
-@json_option
+@options.plan
+@options.json
 def explain(plan_path: Path, as_json: bool) -> None:
     """Show per step and level where the time of the plan file PLAN goes, what the bottleneck is and what would help."""
     plan = read_plan(plan_path)
@@ -105,10 +106,10 @@ def _print(plan: Plan, planned: Planned) -> None:
         name = step_text(step, names)
         held = format_amount(cost.held)
         click.echo(f"\n  {number}. {name}: {format_seconds(cost.seconds)}, {cost.algorithm}, {held} held")
-        table = new_table("    level", "groups", "load", "limit", "time", "")
+        rows: list[list[str]] = []
         for k, phase in enumerate(cost.phases, 1):
             if len(cost.phases) > 1:
-                table.add_row(f"   phase {k} of {len(cost.phases)}", "", "", "", "", "")
+                rows.append([f"   phase {k} of {len(cost.phases)}"])
             slowest = max(load.seconds for load in phase.loads)
             for load in phase.loads:
                 if not load.bytes:
@@ -118,12 +119,12 @@ def _print(plan: Plan, planned: Planned) -> None:
                 mark = "* bottleneck" if load.seconds == slowest > phase.latency else ""
                 limit = f"{load.limit} {format_bandwidth(rate or 0)}"
                 amounts = (f"{load.groups:g}", format_amount(load.bytes), limit, format_seconds(load.seconds))
-                table.add_row(f"    {load.level}", *amounts, mark)
+                rows.append([f"    {load.level}", *amounts, mark])
             if phase.processing:
                 mark = "* bottleneck" if phase.processing >= max(slowest, phase.latency) else ""
-                table.add_row("    processors", "", "", "", format_seconds(phase.processing), mark)
+                rows.append(["    processors", "", "", "", format_seconds(phase.processing), mark])
             if phase.latency:
                 mark = "* bottleneck" if phase.latency >= slowest else ""
                 limit = "beside the load, by half" if phase.turns else ""
-                table.add_row("    latency", "", "", limit, format_seconds(phase.latency), mark)
-        print_table(table)
+                rows.append(["    latency", "", "", limit, format_seconds(phase.latency), mark])
+        print_table(["    level", "groups", "load", "limit", "time", ""], rows)

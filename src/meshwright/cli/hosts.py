@@ -1,27 +1,27 @@
 """`meshwright hosts`: a plan's placement as a rank file or host order for mpirun and Slurm."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from meshwright.cli.common import json_option, plan_argument, print_json, say
+from meshwright.cli import options
+from meshwright.cli.output import print_json, say
 from meshwright.errors import SpecError
 from meshwright.export.hosts import FORMATS, ORDERS, host_file, host_level, in_order, parse_hosts, seatings
 from meshwright.planning.planfile import read_plan
 
 
 @click.command()
-@plan_argument
+@options.plan
 @click.option(
     "--hosts",
     "names",
     metavar="HOST,…",
     help="The hosts, in the order of the plan's system; also as Slurm writes them, like n[001-004],m7.",
 )
-@click.option(
-    "--hostfile", type=click.Path(path_type=Path, dir_okay=False), help="The hosts from a file, one per line."
-)
-@click.option("--format", "form", type=click.Choice(FORMATS), default="rankfile", show_default=True)
+@click.option("--hostfile", type=options.FILE, help="The hosts from a file, one per line.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="rankfile")
 @click.option(
     "--bind", is_flag=True, help="In a rankfile: devices are cores, so bind each rank to the core of its number."
 )
@@ -29,10 +29,9 @@ from meshwright.planning.planfile import read_plan
     "--order",
     type=click.Choice(ORDERS),
     default="axes",
-    show_default=True,
     help="How the program numbers its ranks: row by row over the axes, or like the devices, as `meshwright run` does.",
 )
-@json_option
+@options.json
 def hosts(
     plan_path: Path, names: str | None, hostfile: Path | None, form: str, bind: bool, order: str, as_json: bool
 ) -> None:
@@ -50,18 +49,7 @@ def hosts(
     each, system = len(seats) // len(chosen), plan.placement.system
     say(f"note: each host is taken for {host_level(system, len(chosen))}: {each} devices")
     if as_json:
-        print_json(
-            [
-                {
-                    "rank": seat.rank,
-                    "host": seat.host,
-                    "position": seat.position,
-                    "device": seat.device,
-                    "coordinates": plan.placement.coordinates(seat.device),
-                }
-                for seat in seats
-            ]
-        )
+        print_json([{**asdict(seat), "coordinates": plan.placement.coordinates(seat.device)} for seat in seats])
     else:
         click.echo(host_file(seats, form, bind), nl=False)
         if not bind and not in_order(seats):

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from meshwright import testbed as beds
-from meshwright.cli.common import say, stdout_kept, time_option
+from meshwright.cli import options
+from meshwright.cli.output import say, stdout_kept
 from meshwright.measure.bench import Case, Patience
 from meshwright.measure.jobs import Job, measure_here, measure_on
 from meshwright.measure.records import Measurement
@@ -23,7 +24,7 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that `measure_cases` reads."""
     for option in reversed(
         (
-            click.option("--engine", type=click.Choice(ENGINES), default="torch", show_default=True),
+            click.option("--engine", type=click.Choice(ENGINES), default="torch"),
             click.option(
                 "--testbed",
                 is_flag=False,
@@ -31,31 +32,28 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Run in the devices of a testbed that is up; its name may follow.",
             ),
             click.option("--local", is_flag=True, help="Start all ranks on this machine, through torchrun or mpirun."),
-            click.option(
-                "--least", type=click.IntRange(1), default=3, show_default=True, help="The fewest repetitions."
-            ),
-            click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="The most repetitions."),
+            options.number("--least", 3, "The fewest repetitions."),
+            options.number("--most", 20, "The most repetitions."),
             click.option(
                 "--width",
                 type=click.FloatRange(0, 1),
                 default=0.02,
-                show_default=True,
                 help="Repeat until the mean is known to this share of itself, with 95% confidence,",
             ),
-            time_option("--budget", "10s", "or until this much time was measured.", zero=True),
-            time_option("--timeout", "60s", "How long a measurement may be stuck."),
+            options.time("--budget", "10s", "or until this much time was measured.", zero=True),
+            options.time("--timeout", "60s", "How long a measurement may be stuck."),
         )
     ):
         command = option(command)
     return command
 
 
-def measure_cases(system: System, cases: Sequence[Case], out: Path, options: dict[str, Any]) -> None:
+def measure_cases(system: System, cases: Sequence[Case], out: Path, given: dict[str, Any]) -> None:
     """Measure what the file does not have yet, where the options say; with --local, this does not return."""
-    least, name = options["least"], options["testbed"]
-    patience = Patience(least, max(least, options["most"]), options["width"], options["budget"])
-    job = Job(system, cases, out, patience, options["timeout"], options["engine"])
-    if options["local"] and job.engine in ("torch", "mpi"):
+    least, name = given["least"], given["testbed"]
+    patience = Patience(least, max(least, given["most"]), given["width"], given["budget"])
+    job = Job(system, cases, out, patience, given["timeout"], given["engine"])
+    if given["local"] and job.engine in ("torch", "mpi"):
         arguments = [argument for argument in sys.argv[1:] if argument != "--local"]
         sys.exit(start_locally(job.engine, system.devices, arguments))
     if name is not None:

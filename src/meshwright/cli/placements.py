@@ -4,7 +4,8 @@ from itertools import islice
 
 import click
 
-from meshwright.cli.common import axes_option, count_option, json_option, print_count, print_json, say, system_option
+from meshwright.cli import options
+from meshwright.cli.output import print_count, print_json, say
 from meshwright.errors import TooLargeError
 from meshwright.placement.placement import count_placements, parse_axes
 from meshwright.placement.placement import placements as all_placements
@@ -15,11 +16,11 @@ LIST_LIMIT = 100_000
 
 
 @click.command()
-@system_option
-@axes_option
-@count_option
+@options.system
+@options.axes
+@options.count
 @click.option("--first", type=click.IntRange(min=1), metavar="N", help="List only the first N.")
-@json_option
+@options.json
 def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | None, as_json: bool) -> None:
     """List or count the placements of the axes on the system.
 

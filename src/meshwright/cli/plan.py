@@ -6,26 +6,15 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import (
-    Command,
-    collectives,
-    json_option,
-    library_option,
-    max_steps_option,
-    no_rooted_option,
-    out_option,
-    placement_option,
-    print_json,
-    say,
-    system_option,
-)
+from meshwright.cli import options
+from meshwright.cli.output import print_json, say
 from meshwright.cli.ranking import Answer, print_answer
 from meshwright.cli.workload import needs
 from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
 from meshwright.export.mesh import mesh_code
 from meshwright.placement.placement import parse_axes, parse_placement
-from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
+from meshwright.planning.constraints import ConstraintRule, parse_constraint
 from meshwright.planning.orders import habits
 from meshwright.planning.planfile import write_plan
 from meshwright.planning.planner import Planner
@@ -42,13 +31,13 @@ LISTED = 4096
 """The ranks of larger systems are not listed one by one."""
 
 
-def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[Command], Command]:
+def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[options.Command], options.Command]:
     name = rule.replace("-", "_")
     return click.option(f"--{rule}", name, multiple=True, metavar=metavar, help=text)
 
 
 @click.command()
-@system_option
+@options.system
 @click.option(
     "--axes",
     "axes_spec",
@@ -69,7 +58,7 @@ def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[Command]
     metavar="WORKLOAD",
     help="All that a step sends: one of `meshwright workload list`, or the path of a .yaml file. Instead of --reduce.",
 )
-@placement_option("matrix")
+@options.placement("matrix")
 @_constraint_option("inside", "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
 @_constraint_option("not-across", "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
 @_constraint_option("row", "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
@@ -80,19 +69,18 @@ def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[Command]
     help="Choose the sizes of these axes too, like data,tensor,pipeline; for a workload that describes its model.",
 )
 @click.option("--compare", is_flag=True, help="Beside the placements that PyTorch, JAX and Megatron give by default.")
-@library_option
-@no_rooted_option
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
-@max_steps_option
-@click.option(
+@options.library
+@options.no_rooted
+@options.number("--top", 10, "How many candidates to show.")
+@options.max_steps
+@options.number(
     "--chunks",
-    type=click.IntRange(1, CHUNKS[-1]),
-    default=1,
-    show_default=True,
-    help="Cut payloads into at most this many chunks that flow through the steps, where that is faster.",
+    1,
+    "Cut payloads into at most this many chunks that flow through the steps, where that is faster.",
+    most=CHUNKS[-1],
 )
-@out_option("Write the best plan to this file.")
-@json_option
+@options.out("Write the best plan to this file.")
+@options.json
 def plan(
     system_spec: str,
     axes_spec: str | None,
@@ -121,16 +109,18 @@ def plan(
         raise SpecError("give either --reduce (one or more) or --workload")
     system = load_system(system_spec)
     system = system if devices is None else with_devices(system, devices)
-    constraints = _constraints(inside, not_across, row)
+    given = zip(ConstraintRule, (inside, not_across, row), strict=True)
+    constraints = [parse_constraint(rule, text) for rule, texts in given for text in texts]
     axes = parse_axes(axes_spec) if axes_spec else {}
-    settings = _settings(library, max_steps, no_rooted, chunks)
+    settings: dict[str, Any] = {"library": library, "max_steps": max_steps, "max_chunks": chunks}
+    settings |= {"collectives": options.collectives(no_rooted)}
     search = settings | {"constraints": constraints, "top": top}
     workload: Workload | None = None
     choices: Choices | None = None
     if choose is not None:
         if workload_spec is None or matrix is not None:
             raise SpecError("--choose needs a --workload that describes its model, and no --placement")
-        choices = _choose(system, workload_spec, choose, axes, _progress(as_json), search)
+        choices = _choose(system, workload_spec, choose, axes, as_json, search)
         workload = choices.best[0].workload
     elif workload_spec is not None:
         workload = load_workload(workload_spec).workload(axes or None)
@@ -155,41 +145,19 @@ def plan(
         print_answer(answer)
 
 
-def _constraints(*texts: tuple[str, ...]) -> list[Constraint]:
-    """The constraints of each rule, in the order of the rules."""
-    return [
-        parse_constraint(rule, text) for rule, of_rule in zip(ConstraintRule, texts, strict=True) for text in of_rule
-    ]
-
-
-def _settings(library: str, max_steps: int, no_rooted: bool, chunks: int) -> dict[str, Any]:
-    """What every kind of planning takes."""
-    return {"library": library, "max_steps": max_steps, "collectives": collectives(no_rooted), "max_chunks": chunks}
-
-
 def _choose(
-    system: System,
-    workload: str,
-    choose: str,
-    axes: dict[str, int],
-    progress: Callable[[int, int], None],
-    search: dict[str, Any],
+    system: System, workload: str, choose: str, axes: dict[str, int], quiet: bool, search: dict[str, Any]
 ) -> Choices:
     """The best sizes of the axes to choose; the others have those that are given, or else those of the workload."""
     file = load_workload(workload)
     free = split_items(choose, "axes to choose", "data,tensor,pipeline")
     fixed = axes or {axis: size for axis, size in file.axes.items() if axis not in free}
-    return choose_sizes(system, file, free, fixed, progress=progress, **search)
-
-
-def _progress(as_json: bool) -> Callable[[int, int], None]:
-    """Tells a person, now and then, how many of the choices of sizes are done."""
 
     def tell(done: int, every: int) -> None:
-        if not as_json and every > 200 and done and done % 200 == 0:
+        if not quiet and every > 200 and done and done % 200 == 0:
             say(f"{done} of {every} choices of sizes")
 
-    return tell
+    return choose_sizes(system, file, free, fixed, progress=tell, **search)
 
 
 def _document(answer: Answer) -> dict[str, Any]:

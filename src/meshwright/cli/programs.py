@@ -4,16 +4,8 @@ from itertools import groupby
 
 import click
 
-from meshwright.cli.common import (
-    count_option,
-    given_hierarchy,
-    goal_option,
-    hierarchy_option,
-    json_option,
-    max_steps_option,
-    print_count,
-    print_json,
-)
+from meshwright.cli import options
+from meshwright.cli.output import print_count, print_json
 from meshwright.errors import TooLargeError
 from meshwright.language.goals import Goal
 from meshwright.language.synthesis import program_graph
@@ -22,14 +14,14 @@ LIST_LIMIT = 250_000
 
 
 @click.command()
-@hierarchy_option
-@max_steps_option
-@goal_option
-@count_option
-@json_option
+@options.hierarchy
+@options.max_steps
+@options.goal
+@options.count
+@options.json
 def programs(hierarchy_spec: str, max_steps: int, goal: str, count_only: bool, as_json: bool) -> None:
     """List or count the valid reduction programs of a hierarchy, the shortest first."""
-    hierarchy = given_hierarchy(hierarchy_spec)
+    hierarchy = options.given_hierarchy(hierarchy_spec)
     graph = program_graph(len(hierarchy.radices), Goal(goal), max_steps)
     count = graph.count()
     if count_only:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import click
 
-from meshwright.cli.common import new_table, print_table
-from meshwright.cli.workload import print_needs
+from meshwright.cli.output import print_table
+from meshwright.cli.workload import DESCRIBED, described, print_needs
 from meshwright.export.mesh import mesh_code
 from meshwright.language.program import device_groups, step_text
 from meshwright.planning.constraints import Constraint
@@ -66,19 +66,13 @@ def print_answer(answer: Answer) -> None:
 
 def _print_choices(choices: Choices, top: int) -> None:
     known = choices.best[0].workload.compute is not None
-    table = new_table("", "sizes", "time", "communication", *(["computing"] if known else []), "memory")
+    rows = []
     for number, choice in enumerate(choices.best[:top], 1):
         made = choice.workload
-        table.add_row(
-            str(number),
-            format_counts(made.axes),
-            format_seconds(choice.seconds),
-            format_seconds(choice.ranking.candidates[0].seconds),
-            *([format_seconds(made.compute or 0.0)] if known else []),
-            format_amount(made.memory or 0.0),
-        )
-
-    print_table(table)
+        seconds = [choice.seconds, choice.ranking.candidates[0].seconds, *([made.compute or 0.0] if known else [])]
+        memory = format_amount(made.memory or 0.0)
+        rows.append([number, format_counts(made.axes), *map(format_seconds, seconds), memory])
+    print_table(["", "sizes", "time", "communication", *(["computing"] if known else []), "memory"], rows)
     refused = "; ".join(f"{count} not possible: {reason}" for reason, count in choices.refused.items())
     click.echo(f"\n{choices.tried} choices of sizes{'; ' + refused if refused else ''}.")
     if not known:
@@ -88,20 +82,16 @@ def _print_choices(choices: Choices, top: int) -> None:
 
 def _print_habits(habits: list[Habit], best: Plan) -> None:
     click.echo("\nBeside what is done today:")
-    table = new_table("order", "placement", "default collectives", "best programs", "this plan is faster by")
+    rows: list[list[object]] = []
     for one in habits:
         if one.plan is None:
-            table.add_row(one.name, f"none: {one.missing}", "", "", "")
+            rows.append([one.name, f"none: {one.missing}"])
             continue
-        rows = dict(zip(one.plan.placement.axes, one.plan.placement.matrix, strict=True))
-        table.add_row(
-            one.name,
-            str([list(rows[axis]) for axis in best.placement.axes]),
-            format_seconds(one.plan.default_seconds),
-            format_seconds(one.plan.seconds),
-            f"{gain(one, best):.2f}x",
-        )
-    print_table(table)
+        factors = dict(zip(one.plan.placement.axes, one.plan.placement.matrix, strict=True))
+        matrix = [list(factors[axis]) for axis in best.placement.axes]
+        times = [format_seconds(one.plan.default_seconds), format_seconds(one.plan.seconds)]
+        rows.append([one.name, matrix, *times, f"{gain(one, best):.2f}x"])
+    print_table(["order", "placement", "default collectives", "best programs", "this plan is faster by"], rows)
 
 
 def _print_candidates(answer: Answer) -> None:
@@ -110,39 +100,25 @@ def _print_candidates(answer: Answer) -> None:
     by_program = answer.one_placement and len(best.communications) == len(best.reductions) == 1
     columns = ["", "program" if by_program else "placement", "time", "default", "speedup", "over bound"]
     names = ["+".join(r.communication.axes) for r in best.reductions] if several else []
-    table = new_table(*columns, *(f"{name} share" for name in names))
-    for number, candidate in enumerate(answer.ranking.candidates, 1):
-        matrix = [list(row) for row in candidate.placement.matrix]
-        shares = [f"{ratio(r.seconds * r.communication.count, candidate.seconds):.0%}" for r in candidate.reductions]
-        table.add_row(
-            str(number),
-            candidate.program_text(candidate.reductions[0]) if by_program else str(matrix),
-            format_seconds(candidate.seconds),
-            format_seconds(candidate.default_seconds),
-            f"{candidate.speedup:.2f}x",
-            f"{ratio(candidate.seconds, candidate.bound_seconds):.2f}x",
-            *(shares if several else []),
-        )
-    print_table(table)
+    rows = []
+    for number, one in enumerate(answer.ranking.candidates, 1):
+        which = one.program_text(one.reductions[0]) if by_program else [list(row) for row in one.placement.matrix]
+        times = [format_seconds(one.seconds), format_seconds(one.default_seconds)]
+        ratios = [f"{one.speedup:.2f}x", f"{ratio(one.seconds, one.bound_seconds):.2f}x"]
+        shares = [f"{ratio(r.seconds * r.communication.count, one.seconds):.0%}" for r in one.reductions]
+        rows.append([number, which, *times, *ratios, *(shares if several else [])])
+    print_table([*columns, *(f"{name} share" for name in names)], rows)
 
 
 def _print_workload(best: Plan, workload: Workload) -> None:
     click.echo()
-    table = new_table("communication", "kind", "over", "bytes", "count", "each", "hidden", "share", "program")
+    rows = []
     for planned in best.communications:
-        one = planned.communication
-        table.add_row(
-            one.name,
-            str(one.goal),
-            "+".join(one.axes),
-            format_amount(one.bytes),
-            str(one.count),
-            format_seconds(planned.seconds),
-            f"{one.hidden:.0%}" if one.hidden else "",
-            f"{ratio(planned.seconds * exposed(one), best.seconds):.1%}",
-            best.program_text(planned),
-        )
-    print_table(table)
+        *what, hidden = described(planned.communication)
+        share = ratio(planned.seconds * exposed(planned.communication), best.seconds)
+        each, program = format_seconds(planned.seconds), best.program_text(planned)
+        rows.append([*what, each, hidden, f"{share:.1%}", program])
+    print_table([*DESCRIBED[:-1], "each", DESCRIBED[-1], "share", "program"], rows)
     if workload.memory is not None:
         click.echo()
     print_needs(workload)
@@ -168,12 +144,8 @@ def _print_program(plan: Plan, planned: Planned) -> None:
         click.echo(f"  {number}. {step_text(step, hierarchy.names)}")
         if groups:
             inner = device_groups(step.grouping, hierarchy.radices)
-            ranks = [tuple(groups[0][k] for k in group) for group in inner[:2]]
-            shown = "  ".join(_ranks(group) for group in ranks)
-            many = len(groups) * len(inner)
-            more = "  …" if many > len(ranks) else ""
-            click.echo(f"     {many} group{'s' if many > 1 else ''} of {len(inner[0])}: {shown}{more}")
-
-
-def _ranks(group: tuple[int, ...]) -> str:
-    return "{" + " ".join(map(str, group[:6])) + (" …}" if len(group) > 6 else "}")
+            size, many = len(inner[0]), len(groups) * len(inner)
+            listed = [" ".join(str(groups[0][k]) for k in group[:6]) for group in inner[:2]]
+            shown = "  ".join(f"{{{ranks}{' …' if size > 6 else ''}}}" for ranks in listed)
+            more = "  …" if many > len(listed) else ""
+            click.echo(f"     {many} group{'s' if many > 1 else ''} of {size}: {shown}{more}")

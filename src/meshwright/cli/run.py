@@ -6,16 +6,8 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import (
-    json_option,
-    new_table,
-    plan_argument,
-    print_json,
-    print_table,
-    say,
-    stdout_kept,
-    time_option,
-)
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table, say, stdout_kept
 from meshwright.errors import SpecError
 from meshwright.measure.trials.runners import ENGINES, make_runner, start_locally
 from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
@@ -28,7 +20,7 @@ from meshwright.text.units import format_bytes, format_seconds, parse_bytes
 
 
 @click.command()
-@plan_argument
+@options.plan
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -39,13 +31,13 @@ from meshwright.text.units import format_bytes, format_seconds, parse_bytes
 @click.option(
     "--bytes", "size", metavar="BYTES", help="The payload of every reduction, like 4MiB, instead of the plan's."
 )
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
-@click.option("--repeat", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How often to time each.")
-@time_option("--timeout", "60s", "How long a rank waits for the others.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32")
+@options.number("--repeat", 5, "How often to time each.", most=10_000)
+@options.time("--timeout", "60s", "How long a rank waits for the others.")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="For torch; the default is CUDA where all ranks have one."
 )
-@json_option
+@options.json
 def run(
     plan_path: Path,
     engine: str,
@@ -122,18 +114,13 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
     if as_json:
         print_json({"engine": engine, "devices": plan.placement.system.devices, "reductions": rows})
         return
-    table = new_table("reduction", "bytes", "time", "default", "speedup", "result", "program")
+    cells = []
     for row in rows:
-        table.add_row(
-            row["reduction"],
-            format_bytes(row["bytes"]),
-            format_seconds(row["seconds"]),
-            format_seconds(row["default_seconds"]),
-            f"{row['speedup']:.2f}x",
-            "right on all ranks" if row["correct"] else "WRONG",
-            row["program"],
-        )
-    print_table(table)
+        times = [format_seconds(row[key]) for key in ("seconds", "default_seconds")]
+        result = "right on all ranks" if row["correct"] else "WRONG"
+        bytes_text, speedup = format_bytes(row["bytes"]), f"{row['speedup']:.2f}x"
+        cells.append([row["reduction"], bytes_text, *times, speedup, result, row["program"]])
+    print_table(["reduction", "bytes", "time", "default", "speedup", "result", "program"], cells)
     for row in rows:
         for fault in row["faults"][:10]:
             say(f"{row['reduction']}: {fault}")

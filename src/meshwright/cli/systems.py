@@ -1,48 +1,32 @@
 """`meshwright systems`: the built-in systems."""
 
+from dataclasses import asdict
+from typing import Any
+
 import click
 
-from meshwright.cli.common import json_option, new_table, print_json, print_table
-from meshwright.system.model import Level
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table
+from meshwright.system.model import Level, System
 from meshwright.system.read import preset, preset_names
 from meshwright.text.units import format_bandwidth, format_seconds
 
 
 @click.command()
-@json_option
+@options.json
 def systems(as_json: bool) -> None:
     """List the built-in systems."""
     presets = [preset(name) for name in preset_names()]
     if as_json:
-        print_json(
-            {
-                "systems": [
-                    {
-                        "name": system.name,
-                        "devices": system.devices,
-                        "levels": [
-                            {
-                                "name": level.name,
-                                "count": level.count,
-                                "bandwidth": level.link.bandwidth,
-                                "latency": level.link.latency,
-                                "per_device": level.link.per_device,
-                                "fabric": str(level.link.fabric),
-                                "bypass": level.link.bypass,
-                                "reduces": level.link.reduces,
-                            }
-                            for level in system.levels
-                        ],
-                    }
-                    for system in presets
-                ]
-            }
-        )
+        print_json({"systems": [_document(system) for system in presets]})
         return
-    table = new_table("preset", "devices", "levels, outermost first")
-    for system in presets:
-        table.add_row(system.name, str(system.devices), ", ".join(_describe(level) for level in system.levels))
-    print_table(table)
+    rows = ([system.name, system.devices, ", ".join(map(_describe, system.levels))] for system in presets)
+    print_table(["preset", "devices", "levels, outermost first"], rows)
+
+
+def _document(system: System) -> dict[str, Any]:
+    levels = [{"name": level.name, "count": level.count, **asdict(level.link)} for level in system.levels]
+    return {"name": system.name, "devices": system.devices, "levels": levels}
 
 
 def _describe(level: Level) -> str:

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from meshwright import testbed as beds
-from meshwright.cli.common import json_option, new_table, print_json, print_table, say, system_option, time_option
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table, say
 from meshwright.errors import SpecError
 from meshwright.runtime.launch import safe_environment
 from meshwright.system.read import load_system
@@ -17,7 +19,7 @@ from meshwright.testbed.rates import measure_rates
 from meshwright.text.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
 
 name_option = click.option(
-    "--name", default=beds.DEFAULT_NAME, show_default=True, help="Keeps several testbeds apart: letters and digits."
+    "--name", default=beds.DEFAULT_NAME, help="Keeps several testbeds apart: letters and digits."
 )
 
 TOLERANCE = 0.05
@@ -34,12 +36,11 @@ def testbed() -> None:
 
 
 @testbed.command()
-@system_option
+@options.system
 @name_option
 @click.option(
     "--burst",
     default=f"{BURST // 1000}kB",
-    show_default=True,
     help="What a device's link lets through at once after a pause. Less is truer for small payloads, and takes more "
     "processor time.",
 )
@@ -61,11 +62,11 @@ def down(name: str) -> None:
 
 @testbed.command()
 @name_option
-@json_option
+@options.json
 def status(name: str, as_json: bool) -> None:
     """Show every link with its rate, the bytes that crossed it each way, and drops."""
     bed = beds.running(name)
-    links: dict[tuple[int, int], dict[str, int | float | str]] = {}
+    links: dict[tuple[int, int], dict[str, Any]] = {}
     for counter in bed.counters():
         port = counter.port
         row = links.setdefault(
@@ -77,22 +78,18 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "devices": bed.system.devices, "links": list(links.values())})
         return
-    table = new_table("link of", "rate", "sent outwards", "sent inwards", "drops")
+    rows = []
     for row in links.values():
-        table.add_row(
-            f"{row['level']} {row['instance']}",
-            format_bandwidth(float(row["bandwidth"])),
-            format_bytes(int(row["bytes_outwards"])),
-            format_bytes(int(row["bytes_inwards"])),
-            str(int(row["drops_outwards"]) + int(row["drops_inwards"])),
-        )
-    print_table(table)
+        sent = [format_bytes(row[f"bytes_{way}"]) for way in ("outwards", "inwards")]
+        drops = row["drops_outwards"] + row["drops_inwards"]
+        rows.append([f"{row['level']} {row['instance']}", format_bandwidth(row["bandwidth"]), *sent, drops])
+    print_table(["link of", "rate", "sent outwards", "sent inwards", "drops"], rows)
 
 
 @testbed.command()
 @name_option
-@json_option
-@time_option("--seconds", "2s", "How long to measure: 0.1s to 60s.")
+@options.json
+@options.time("--seconds", "2s", "How long to measure: 0.1s to 60s.")
 def check(name: str, as_json: bool, seconds: float) -> None:
     """Measure what the links carry, and how long a byte takes, against what is configured.
 
@@ -107,18 +104,12 @@ def check(name: str, as_json: bool, seconds: float) -> None:
     if as_json:
         print_json({"name": name, "rates": [asdict(rate) for rate in rates], "drops": drops})
     else:
-        table = new_table("link of a", "senders", "configured", "achieved", "error", "latency", "a byte takes")
+        rows = []
         for rate in rates:
-            table.add_row(
-                rate.level,
-                str(rate.senders),
-                format_bandwidth(rate.configured),
-                format_bandwidth(rate.achieved),
-                f"{rate.error:+.1%}",
-                format_seconds(rate.latency),
-                format_seconds(rate.trip),
-            )
-        print_table(table)
+            bandwidths = [format_bandwidth(rate.configured), format_bandwidth(rate.achieved), f"{rate.error:+.1%}"]
+            times = [format_seconds(rate.latency), format_seconds(rate.trip)]
+            rows.append([rate.level, rate.senders, *bandwidths, *times])
+        print_table(["link of a", "senders", "configured", "achieved", "error", "latency", "a byte takes"], rows)
         say(f"{drops} packets were dropped")
     if drops or any(abs(rate.error) > TOLERANCE or rate.trip < rate.latency for rate in rates):
         sys.exit(1)

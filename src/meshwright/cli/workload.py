@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from meshwright.cli.common import json_option, new_table, out_option, print_json, print_table, say
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table, say
 from meshwright.errors import SpecError
 from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_seconds
+from meshwright.workload.communication import Communication
 from meshwright.workload.llm import AXES, DTYPES, Model, Recompute
 from meshwright.workload.read import PARSERS, load_workload, parse_share, workload_names, write_workload
 from meshwright.workload.sends import GROUPS
@@ -24,18 +26,15 @@ def workload() -> None:
 
 
 @workload.command("list")
-@json_option
+@options.json
 def list_workloads(as_json: bool) -> None:
     """List the workloads that ship with the package."""
     found = [load_workload(name) for name in workload_names()]
     if as_json:
         print_json({"workloads": [{"name": one.name, "axes": dict(one.axes)} for one in found]})
         return
-    table = new_table("workload", "axes", "devices", "communications")
-    for one in found:
-        devices, lines = prod(one.axes.values()), one.workload().lines
-        table.add_row(one.name, format_counts(one.axes), str(devices), str(len(lines)))
-    print_table(table)
+    rows = ([one.name, format_counts(one.axes), prod(one.axes.values()), len(one.workload().lines)] for one in found)
+    print_table(["workload", "axes", "devices", "communications"], rows)
 
 
 _AXES_HELP = f"The axes and their sizes, like data=4,shard=8,tensor=8; of {', '.join(AXES)}."
@@ -44,8 +43,8 @@ _AXES_HELP = f"The axes and their sizes, like data=4,shard=8,tensor=8; of {', '.
 @workload.command()
 @click.argument("spec", metavar="WORKLOAD")
 @click.option("--axes", "axes_spec", metavar="AXES", help="Other sizes, for a workload that describes its model.")
-@out_option("Write the communications to this file.")
-@json_option
+@options.out("Write the communications to this file.")
+@options.json
 def show(spec: str, axes_spec: str | None, out: Path | None, as_json: bool) -> None:
     """Show a workload: one that ships with the package, or the path of a .yaml file."""
     _report(load_workload(spec).workload(parse_axes(axes_spec) if axes_spec else None), out, as_json)
@@ -94,14 +93,13 @@ def _option(name: str, text: str, required: bool = False) -> Callable[[Any], Any
     help="The share of a group's time that is hidden behind computation, like gradients=0.8; groups: "
     f"{', '.join(GROUPS)}. May be given several times.",
 )
-@click.option("--name", default="llm", show_default=True, help="What the workload is called.")
-@out_option("Write the communications to this file.")
-@json_option
+@click.option("--name", default="llm", help="What the workload is called.")
+@options.out("Write the communications to this file.")
+@options.json
 def llm(axes_spec: str, hide: tuple[str, ...], name: str, out: Path | None, as_json: bool, **values: Any) -> None:
     """Derive the communications of one training step of a language model, each with its formula and source."""
     model = Model(**{key: value for key, value in values.items() if value is not None})
-    made = derive(name, model, parse_axes(axes_spec), _overlap(hide))
-    _report(made, out, as_json)
+    _report(derive(name, model, parse_axes(axes_spec), _overlap(hide)), out, as_json)
 
 
 def _overlap(hide: tuple[str, ...]) -> dict[str, float]:
@@ -121,52 +119,49 @@ def _report(made: Workload, out: Path | None, as_json: bool) -> None:
         write_workload(made, out)
         say(f"wrote {len(made.lines)} communications to {out}")
     if as_json:
-        print_json(
-            {
-                **made.document(),
-                "symbols": made.model.symbols(made.axes) if made.model else {},
-                **needs(made),
-            }
-        )
+        symbols = made.model.symbols(made.axes) if made.model else {}
+        print_json({**made.document(), "symbols": symbols, **needs(made)})
         return
     if made.axes:
         click.echo(f"{made.name}, axes {format_counts(made.axes)}")
-    table = new_table("communication", "kind", "over", "bytes", "count", "hidden", "formula")
     sources = list(dict.fromkeys(line.source for line in made.lines if line.source))
+    rows = []
     for line, one in zip(made.lines, made.communications, strict=True):
-        table.add_row(
-            one.name,
-            str(one.goal),
-            "+".join(one.axes),
-            format_amount(one.bytes),
-            str(one.count),
-            f"{one.hidden:.0%}" if one.hidden else "",
-            line.formula + (f" [{sources.index(line.source) + 1}]" if line.source else ""),
-        )
-    print_table(table)
+        source = f" [{sources.index(line.source) + 1}]" if line.source else ""
+        rows.append([*described(one), f"{line.formula}{source}"])
+    print_table([*DESCRIBED, "formula"], rows)
     if made.model is not None:
         used = {word.strip(",:") for line in made.lines for word in line.formula.split()}
-        symbols = made.model.symbols(made.axes).items()
-        click.echo("\nwith " + "; ".join(f"{letter} = {text}" for letter, text in symbols if letter in used))
+        symbols = made.model.symbols(made.axes)
+        click.echo("\nwith " + "; ".join(f"{letter} = {text}" for letter, text in symbols.items() if letter in used))
     for number, text in enumerate(sources, 1):
         click.echo(f"[{number}] {text}")
     print_needs(made)
 
 
+DESCRIBED = ("communication", "kind", "over", "bytes", "count", "hidden")
+"""The columns of what `described` gives."""
+
+
+def described(one: Communication) -> list[object]:
+    """A communication as cells of a table."""
+    hidden = f"{one.hidden:.0%}" if one.hidden else ""
+    return [one.name, one.goal, "+".join(one.axes), format_amount(one.bytes), one.count, hidden]
+
+
 def needs(made: Workload) -> dict[str, float | None]:
     """What a device needs for a workload, as plain data."""
-    return {
-        "memory_bytes": made.memory,
-        "device_memory_bytes": made.device_memory,
-        "compute_seconds": made.compute,
-    }
+    memory = {"memory_bytes": made.memory, "device_memory_bytes": made.device_memory}
+    return {**memory, "compute_seconds": made.compute}
 
 
 def print_needs(made: Workload) -> None:
     """What a device needs for a workload, as far as it is known."""
     if made.memory is not None:
-        limit = f" of {format_amount(made.device_memory)}" if made.device_memory is not None else ""
-        over = made.device_memory is not None and made.memory > made.device_memory
-        click.echo(f"memory per device: {format_amount(made.memory)}{limit}{', which is too much' if over else ''}")
+        limit = ""
+        if made.device_memory is not None:
+            over = ", which is too much" if made.memory > made.device_memory else ""
+            limit = f" of {format_amount(made.device_memory)}{over}"
+        click.echo(f"memory per device: {format_amount(made.memory)}{limit}")
     if made.compute is not None:
         click.echo(f"computing and waiting in the pipeline: {format_seconds(made.compute)}")

@@ -41,9 +41,9 @@ class Seating:
     """Where a rank runs: its device, which is the device at `position` on `host`."""
 
     rank: int
-    device: int
     host: str
     position: int
+    device: int
 
 
 def parse_hosts(text: str) -> list[str]:
@@ -116,7 +116,7 @@ def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") ->
         )
     each = placement.system.devices // len(hosts)
     devices = placement.mesh().reshape(-1).tolist() if order == "axes" else range(placement.system.devices)
-    return [Seating(rank, device, hosts[device // each], device % each) for rank, device in enumerate(devices)]
+    return [Seating(rank, hosts[device // each], device % each, device) for rank, device in enumerate(devices)]
 
 
 def host_level(system: System, hosts: int) -> str:

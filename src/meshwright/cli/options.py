@@ -1,0 +1,95 @@
+"""The options and arguments that verbs share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from meshwright.cli.output import say
+from meshwright.cost.library import library_names
+from meshwright.errors import SpecError
+from meshwright.language.goals import PROGRAM_GOALS, Goal
+from meshwright.language.program import ROOTED, Collective
+from meshwright.language.synthesis import MAX_STEPS
+from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
+from meshwright.planning.planner import DEFAULT_LIBRARY
+from meshwright.text.spec import parse_counts
+from meshwright.text.units import parse_seconds
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def number(name: str, default: int, text: str, least: int = 1, most: int | None = None) -> Callable[[Command], Command]:
+    """A whole number from `least` to `most`."""
+    return click.option(name, type=click.IntRange(least, most), default=default, help=text)
+
+
+def out(text: str, name: str = "--out", required: bool = False) -> Callable[[Command], Command]:
+    """A file that a verb writes; the text says what."""
+    return click.option(name, type=FILE, required=required, help=text)
+
+
+def placement(name: str, multiple: bool = False) -> Callable[[Command], Command]:
+    """Placements that a verb is to look at, instead of all."""
+    text = 'Only this placement, like "[[4,1],[1,16]]"' + ("; may be repeated." if multiple else ".")
+    return click.option("--placement", name, multiple=multiple, metavar="MATRIX", help=text)
+
+
+def time(name: str, default: str, text: str, zero: bool = False) -> Callable[[Command], Command]:
+    """A time like 60s or 1.5ms, which the verb gets in seconds; a plain number is in seconds too."""
+
+    def seconds(_ctx: click.Context, _parameter: click.Parameter, given: str) -> float:
+        found = parse_seconds(f"{given}s" if given[-1:].isdigit() else given)
+        if not found and not zero:
+            raise SpecError(f"{name} {given}: expected more than no time")
+        return found
+
+    return click.option(name, default=default, metavar="TIME", callback=seconds, help=text)
+
+
+json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout instead of a table.")
+
+plan = click.argument("plan_path", metavar="PLAN", type=FILE)
+
+system = click.option(
+    "--system",
+    "system_spec",
+    required=True,
+    metavar="SYSTEM",
+    help="A preset (see `meshwright systems`; PRESET:N sets the outermost count), the path of a .yaml file, or a "
+    "description like node=4@8GB/s,gpu=16@270GB/s: NAME=COUNT[@BANDWIDTH[+LATENCY]], outermost first.",
+)
+
+_AXES = "The parallelism axes and their sizes, like data=4,shard=16."
+axes = click.option("--axes", "axes_spec", required=True, metavar="AXES", help=_AXES)
+
+_HIERARCHY = "The levels of the reduction group and their radices, outermost first, like node=4,gpu=16."
+hierarchy = click.option("--hierarchy", "hierarchy_spec", required=True, metavar="HIERARCHY", help=_HIERARCHY)
+
+_GOALS = click.Choice([str(goal) for goal in PROGRAM_GOALS])
+goal = click.option("--goal", type=_GOALS, default=str(Goal.ALL_REDUCE), help="What the program is to achieve.")
+
+count = click.option("--count", "count_only", is_flag=True, help="Only count them, without enumerating.")
+
+_LIBRARY = f"Whose collectives run: {', '.join(library_names())}, or the path of a .yaml file."
+library = click.option("--library", default=DEFAULT_LIBRARY, metavar="LIBRARY", help=_LIBRARY)
+
+no_rooted = click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack.")
+
+max_steps = number("--max-steps", MAX_STEPS, "The longest programs to consider.", most=20)
+
+
+def collectives(without_rooted: bool) -> list[Collective]:
+    """What programs may be made of, as the option `no_rooted` says."""
+    return [collective for collective in Collective if not (without_rooted and collective in ROOTED)]
+
+
+def given_hierarchy(spec: str) -> Hierarchy:
+    """A hierarchy from the command line; says so when levels of radix 1 are left out."""
+    for name, radix in parse_counts(spec, "hierarchy", HIERARCHY_EXAMPLE):
+        if radix == 1:
+            say(f"note: {name} has radix 1, so there is nothing to reduce over it: it is left out")
+    return parse_hierarchy(spec)
