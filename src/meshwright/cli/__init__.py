@@ -11,7 +11,7 @@ import sys
 import warnings
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -99,17 +99,10 @@ class _Group(click.Group):
             raise _BadInput(str(error)) from None
 
 
-def _show(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,  # noqa: ARG001
-    line: str | None = None,
-) -> None:
+def _show(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
     """Show a warning, and one of ours without the line of code that it comes from."""
     ours = issubclass(category, MeshwrightWarning)
-    text = f"Warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
+    text = f"Warning: {message}\n" if ours else warnings.formatwarning(message, category, *where[:2])
     click.echo(text, nl=False, err=True)
 
 

@@ -103,19 +103,10 @@ def _write(found: Fit, out: Path | None, library_out: Path | None) -> None:
 def _show(found: Fit, as_json: bool) -> None:
     rules = dict(found.library.rules)
     if as_json:
-        print_json(
-            {
-                "observations": found.observations,
-                "residual": found.residual,
-                "system": system_document(found.system),
-                "library": library_document(found.library),
-                "errors": {
-                    "bandwidth": found.bandwidth_error,
-                    "latency": found.latency_error,
-                    "efficiency": {str(kind): error for kind, error in found.efficiency_error.items()},
-                },
-            }
-        )
+        fitted = {"system": system_document(found.system), "library": library_document(found.library)}
+        links = {"bandwidth": found.bandwidth_error, "latency": found.latency_error}
+        about = {"observations": found.observations, "residual": found.residual}
+        print_json({**about, **fitted, "errors": {**links, "efficiency": found.efficiency_error}})
         return
     rows = []
     for level in found.system.levels:

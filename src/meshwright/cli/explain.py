@@ -12,7 +12,6 @@ from meshwright.planning.explain import costs_of, what_would_help, why, why_tran
 from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan
 from meshwright.text.units import format_amount, format_bandwidth, format_bytes, format_seconds
-from meshwright.workload.communication import Communication
 
 
 @click.command()
@@ -35,13 +34,10 @@ def explain(plan_path: Path, as_json: bool) -> None:
     for line in why(plan):
         click.echo(line)
     for planned in plan.reductions:
-        click.echo()
+        click.echo(_head(planned, f"default {format_seconds(planned.default_seconds)}, "))
         _print(plan, planned)
     for transfer in plan.transfers:
-        what = transfer.communication
-        times = f"{format_seconds(transfer.seconds)} (bound {format_seconds(transfer.bound_seconds)})"
-        amount = format_bytes(what.bytes)
-        click.echo(f"\n{_called(what)}{what.goal} over {'+'.join(what.axes)}, {amount}: {times}")
+        click.echo(_head(transfer, ""))
         click.echo(f"  {why_transfer(plan, transfer)}")
     click.echo("\nWhat would help, with the same programs:")
     for entry in helps:
@@ -50,12 +46,15 @@ def explain(plan_path: Path, as_json: bool) -> None:
         click.echo("  nothing that can be said of one level alone")
 
 
-def _called(one: Communication) -> str:
-    """A communication's name, its count if that is not 1, and its hidden share if that is not 0."""
+def _head(planned: Planned, default: str) -> str:
+    """A communication's name, its count if that is not 1, and its hidden share if that is not 0; and its times."""
+    one = planned.communication
     details = [f"{one.count} times"] if one.count > 1 else []
     details += [f"{one.hidden:.0%} hidden"] if one.hidden else []
     more = f" ({', '.join(details)})" if details else ""
-    return f"{one.name}{more}: " if one.name else f"{', '.join(details)}: " if details else ""
+    called = f"{one.name}{more}: " if one.name else f"{', '.join(details)}: " if details else ""
+    times = f"{format_seconds(planned.seconds)} ({default}bound {format_seconds(planned.bound_seconds)})"
+    return f"\n{called}{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}: {times}"
 
 
 def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:
@@ -90,12 +89,6 @@ def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:
 
 
 def _print(plan: Plan, planned: Planned) -> None:
-    reduction = planned.communication
-    click.echo(
-        f"{_called(reduction)}{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}: "
-        f"{format_seconds(planned.seconds)} (default {format_seconds(planned.default_seconds)}, "
-        f"bound {format_seconds(planned.bound_seconds)})"
-    )
     if planned.chunks > 1:
         click.echo(f"  in {planned.chunks} chunks; the steps of one of them:")
     for program, chunks in planned.shares[1:]:
@@ -103,17 +96,14 @@ def _print(plan: Plan, planned: Planned) -> None:
     names = plan.hierarchy(planned).names
     links = {level.name: level.link for level in plan.placement.system.levels}
     for number, (step, cost) in enumerate(zip(planned.program.steps, costs_of(plan, planned), strict=True), 1):
-        name = step_text(step, names)
-        held = format_amount(cost.held)
-        click.echo(f"\n  {number}. {name}: {format_seconds(cost.seconds)}, {cost.algorithm}, {held} held")
+        how = f"{format_seconds(cost.seconds)}, {cost.algorithm}, {format_amount(cost.held)} held"
+        click.echo(f"\n  {number}. {step_text(step, names)}: {how}")
         rows: list[list[str]] = []
         for k, phase in enumerate(cost.phases, 1):
             if len(cost.phases) > 1:
                 rows.append([f"   phase {k} of {len(cost.phases)}"])
             slowest = max(load.seconds for load in phase.loads)
-            for load in phase.loads:
-                if not load.bytes:
-                    continue
+            for load in (load for load in phase.loads if load.bytes):
                 link = links[load.level]
                 rate = link.per_device if load.limit == "device" else link.bandwidth
                 mark = "* bottleneck" if load.seconds == slowest > phase.latency else ""

@@ -14,7 +14,7 @@ from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
 from meshwright.export.mesh import mesh_code
 from meshwright.placement.placement import parse_axes, parse_placement
-from meshwright.planning.constraints import ConstraintRule, parse_constraint
+from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
 from meshwright.planning.orders import habits
 from meshwright.planning.planfile import write_plan
 from meshwright.planning.planner import Planner
@@ -25,15 +25,18 @@ from meshwright.system.read import load_system
 from meshwright.text.spec import split_items
 from meshwright.workload.communication import parse_reduction
 from meshwright.workload.read import load_workload
-from meshwright.workload.workload import Workload
 
 LISTED = 4096
 """The ranks of larger systems are not listed one by one."""
 
 
-def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[options.Command], options.Command]:
-    name = rule.replace("-", "_")
-    return click.option(f"--{rule}", name, multiple=True, metavar=metavar, help=text)
+def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[options.Command], options.Command]:
+    """An option for constraints of a rule, which may be given several times."""
+
+    def parse(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> list[Constraint]:
+        return [parse_constraint(rule, text) for text in texts]
+
+    return click.option(f"--{rule}", multiple=True, metavar=metavar, callback=parse, help=text)
 
 
 @click.command()
@@ -59,9 +62,9 @@ def _constraint_option(rule: str, metavar: str, text: str) -> Callable[[options.
     help="All that a step sends: one of `meshwright workload list`, or the path of a .yaml file. Instead of --reduce.",
 )
 @options.placement("matrix")
-@_constraint_option("inside", "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
-@_constraint_option("not-across", "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
-@_constraint_option("row", "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
+@_constraints(ConstraintRule.INSIDE, "AXIS=LEVEL", "Keep an axis inside one instance of a level, like tensor=node.")
+@_constraints(ConstraintRule.NOT_ACROSS, "AXIS=LEVEL", "Forbid an axis to cross a level, like pipeline=gpu.")
+@_constraints(ConstraintRule.ROW, "AXIS=FACTORS", "Fix an axis's row of the matrix, outermost first, like tensor=1,8.")
 @click.option("--devices", type=click.IntRange(min=1), help="How many devices: sets the count of the outermost level.")
 @click.option(
     "--choose",
@@ -87,9 +90,9 @@ def plan(
     reductions: tuple[str, ...],
     workload_spec: str | None,
     matrix: str | None,
-    inside: tuple[str, ...],
-    not_across: tuple[str, ...],
-    row: tuple[str, ...],
+    inside: list[Constraint],
+    not_across: list[Constraint],
+    row: list[Constraint],
     devices: int | None,
     choose: str | None,
     compare: bool,
@@ -109,14 +112,12 @@ def plan(
         raise SpecError("give either --reduce (one or more) or --workload")
     system = load_system(system_spec)
     system = system if devices is None else with_devices(system, devices)
-    given = zip(ConstraintRule, (inside, not_across, row), strict=True)
-    constraints = [parse_constraint(rule, text) for rule, texts in given for text in texts]
+    constraints = [*inside, *not_across, *row]
     axes = parse_axes(axes_spec) if axes_spec else {}
     settings: dict[str, Any] = {"library": library, "max_steps": max_steps, "max_chunks": chunks}
     settings |= {"collectives": options.collectives(no_rooted)}
     search = settings | {"constraints": constraints, "top": top}
-    workload: Workload | None = None
-    choices: Choices | None = None
+    workload, choices = None, None
     if choose is not None:
         if workload_spec is None or matrix is not None:
             raise SpecError("--choose needs a --workload that describes its model, and no --placement")

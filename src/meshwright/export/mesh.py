@@ -24,17 +24,13 @@ def mesh_code(placement: Placement) -> dict[str, str]:
     turn_text = ", ".join(map(str, order)) or "0"
     sizes = ", ".join(map(str, placement.sizes.values()))
     names = ", ".join(repr(axis) for axis in placement.axes) + ("," if rows == 1 else "")
-    straight = order == sorted(order)
-    turned = {
-        "torch": "" if straight else f".reshape({shape_text}).permute({turn_text})",
-        "jax": "" if straight else f".reshape({shape_text}).transpose({turn_text})",
-    }
-    found = {
-        "torch": f'DeviceMesh("cuda", torch.arange({system.devices}){turned["torch"]}.reshape({sizes}), '
-        f"mesh_dim_names=({names}))",
-        "jax": f"Mesh(np.array(jax.devices()){turned['jax']}.reshape({sizes}), ({names}))",
-    }
+    turned = "" if order == sorted(order) else f".reshape({shape_text}).permute({turn_text})"
+    ranks = f"torch.arange({system.devices}){turned}.reshape({sizes})"
+    devices = f"np.array(jax.devices()){turned.replace('permute', 'transpose')}.reshape({sizes})"
     giving = order_giving(placement)
     text = megatron_string([axis for axis in giving if placement.sizes[axis] > 1]) if giving else None
-    found["megatron"] = f"order {text}" if text else "no order string gives this"
-    return found
+    return {
+        "torch": f'DeviceMesh("cuda", {ranks}, mesh_dim_names=({names}))',
+        "jax": f"Mesh({devices}, ({names}))",
+        "megatron": f"order {text}" if text else "no order string gives this",
+    }

@@ -32,11 +32,6 @@ An entry is `NOTHING`, or the levels along which it is scattered plus 2^levels t
 """
 
 
-def entry(scattered: int, reduced: int, levels: int) -> int:
-    """An entry from its two sets of levels."""
-    return scattered | reduced << levels
-
-
 def scattered(entry: int, levels: int) -> int:
     """The levels along which a device holds only the parts with its own digit."""
     return entry & (1 << levels) - 1
@@ -50,12 +45,12 @@ def reduced(entry: int, levels: int) -> int:
 def state_of(holding: Holding | None, levels: int) -> State:
     """The state of a group at the start of a goal, or at its end."""
     every = (1 << levels) - 1
+    all_reduced = every << levels
     if holding is Holding.ROOT:
-        return (*(NOTHING,) * every, entry(0, every, levels))
-    scattered_along = {Holding.CONTRIBUTION: 0, Holding.WHOLE: 0, Holding.PART: every}
-    reduced_over = {Holding.CONTRIBUTION: 0, Holding.WHOLE: every, Holding.PART: every}
+        return (*(NOTHING,) * every, all_reduced)
+    entries = {Holding.CONTRIBUTION: 0, Holding.WHOLE: all_reduced, Holding.PART: every | all_reduced}
     assert holding is not None
-    return (entry(scattered_along[holding], reduced_over[holding], levels),) * (every + 1)
+    return (entries[holding],) * (every + 1)
 
 
 def successors(

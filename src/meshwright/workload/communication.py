@@ -44,9 +44,28 @@ class Communication:
         """Refuse what cannot be sent."""
         goal = one_of(Goal, "goal", self.goal)
         what = "reduction" if goal.has_programs else "transfer"
-        object.__setattr__(self, "axes", _checked_axes(self.axes, what))
+        if isinstance(self.axes, str):
+            raise SpecError(f"expected the axes as a list, as in [{shown(self.axes)}]")
+        axes = as_tuple(self.axes, object, f"axes of a {what}")
+        if not axes:
+            raise SpecError(f"a {what} needs at least one axis, like {REDUCTION_EXAMPLE}")
+        if not all(isinstance(axis, str) for axis in axes):
+            raise SpecError(f"a {what} names its axes, not {shown(axes)}")
+        if len(set(axes)) < len(axes):
+            raise SpecError(f"a {what} names each of its axes once, not {shown('+'.join(axes))}")
+        check_names(axes, f"axes of a {what}", "data")
+        object.__setattr__(self, "axes", axes)
         object.__setattr__(self, "goal", goal)
-        _check_amounts(self, what)
+        check_title(self.name, f"the name of a {what}")
+        what = f"{what} {shown(self.name)}" if self.name else what
+        for name, value, most in (("bytes", self.bytes, MAX_BYTES), ("count", self.count, MAX_COUNT)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise SpecError(f"a {what} has {name}={shown(value)}; expected a whole number from 1 to {most:,}")
+        if self.bytes * self.count > MAX_TOTAL:
+            times = f"{self.bytes:,} bytes {self.count:,} times"
+            raise SpecError(f"a {what} has {times}; expected at most {MAX_TOTAL:,} in all")
+        if not is_number(self.hidden) or not 0 <= self.hidden <= 1:
+            raise SpecError(f"a {what} has hidden={shown(self.hidden)}; expected a share of its time, from 0 to 1")
         if goal is Goal.POINT_TO_POINT and len(self.axes) > 1:
             raise SpecError(f"point-to-point goes along one axis, not {'+'.join(self.axes)}")
 
@@ -89,32 +108,6 @@ class Line:
         check_type(self.communication, Communication, "a Reduction or a Transfer")
         for name in ("overlap", "formula", "source"):
             check_title(getattr(self, name), f"the {name} of a line")
-
-
-def _checked_axes(axes: tuple[str, ...], what: str) -> tuple[str, ...]:
-    if isinstance(axes, str):
-        raise SpecError(f"expected the axes as a list, as in [{shown(axes)}]")
-    axes = as_tuple(axes, object, f"axes of a {what}")
-    if not axes:
-        raise SpecError(f"a {what} needs at least one axis, like {REDUCTION_EXAMPLE}")
-    if not all(isinstance(axis, str) for axis in axes):
-        raise SpecError(f"a {what} names its axes, not {shown(axes)}")
-    if len(set(axes)) < len(axes):
-        raise SpecError(f"a {what} names each of its axes once, not {shown('+'.join(axes))}")
-    check_names(axes, f"axes of a {what}", "data")
-    return axes
-
-
-def _check_amounts(one: Communication, what: str) -> None:
-    check_title(one.name, f"the name of a {what}")
-    what = f"{what} {shown(one.name)}" if one.name else what
-    for name, value, most in (("bytes", one.bytes, MAX_BYTES), ("count", one.count, MAX_COUNT)):
-        if type(value) is not int or not 1 <= value <= most:
-            raise SpecError(f"a {what} has {name}={shown(value)}; expected a whole number from 1 to {most:,}")
-    if one.bytes * one.count > MAX_TOTAL:
-        raise SpecError(f"a {what} has {one.bytes:,} bytes {one.count:,} times; expected at most {MAX_TOTAL:,} in all")
-    if not is_number(one.hidden) or not 0 <= one.hidden <= 1:
-        raise SpecError(f"a {what} has hidden={shown(one.hidden)}; expected a share of its time, from 0 to 1")
 
 
 def exposed(one: Communication) -> float:
