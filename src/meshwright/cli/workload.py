@@ -50,21 +50,16 @@ def show(spec: str, axes_spec: str | None, out: Path | None, as_json: bool) -> N
     _report(load_workload(spec).workload(parse_axes(axes_spec) if axes_spec else None), out, as_json)
 
 
-def _value(name: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    def convert(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
-        if text is None:
-            return None
-        try:
-            return PARSERS[name](text)
-        except SpecError as error:
-            raise SpecError(f"--{name.replace('_', '-')}: {error}") from None
-
-    return convert
-
-
 def _option(name: str, text: str, required: bool = False) -> Callable[[Any], Any]:
     flag = "--" + name.replace("_", "-")
-    return click.option(flag, name, callback=_value(name), metavar=name.upper(), required=required, help=text)
+
+    def value(_ctx: click.Context, _parameter: click.Parameter, given: str | None) -> Any:
+        try:
+            return None if given is None else PARSERS[name](given)
+        except SpecError as error:
+            raise SpecError(f"{flag}: {error}") from None
+
+    return click.option(flag, name, callback=value, metavar=name.upper(), required=required, help=text)
 
 
 @workload.command()

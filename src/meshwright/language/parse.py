@@ -52,8 +52,8 @@ class _Parser:
         self.tokens.append(("", len(text.rstrip())))
         self.at = 0
 
-    def fail(self, expected: str) -> ProgramSyntaxError:
-        return ProgramSyntaxError(self.text, self.tokens[self.at][1], expected)
+    def fail(self, expected: str, before: int = 0) -> ProgramSyntaxError:
+        return ProgramSyntaxError(self.text, self.tokens[self.at - before][1], expected)
 
     def take(self, word: str) -> bool:
         if self.tokens[self.at][0].lower() != word:
@@ -86,8 +86,7 @@ class _Parser:
         if self.take("inside"):
             first = self.level() + 1
             if first > innermost:
-                self.at -= 1
-                raise self.fail(f"nothing is inside {self.names[-1]!r}, the innermost level")
+                raise self.fail(f"nothing is inside {self.names[-1]!r}, the innermost level", before=1)
             return Grouping(first, innermost)
         if self.take("across"):
             return self.interval(masters=False)
@@ -101,14 +100,12 @@ class _Parser:
     def interval(self, *, masters: bool) -> Grouping:
         last = self.level()
         if masters and last == len(self.names) - 1:
-            self.at -= 1
-            raise self.fail(f"{self.names[last]!r} is the innermost level: it has no masters, only devices")
+            raise self.fail(f"{self.names[last]!r} is the innermost level: it has no masters, only devices", before=1)
         first = 0
         if self.take("within"):
             first = self.level() + 1
             if first > last:
-                self.at -= 1
-                raise self.fail(f"expected a level outside {self.names[last]!r} after 'within'")
+                raise self.fail(f"expected a level outside {self.names[last]!r} after 'within'", before=1)
         return Grouping(first, last, masters)
 
     def level(self) -> int:

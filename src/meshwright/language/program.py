@@ -37,7 +37,6 @@ class Grouping:
     masters: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is not an interval."""
         if type(self.first) is not int or type(self.last) is not int or not 0 <= self.first <= self.last:
             first, last = shown(self.first), shown(self.last)
             raise SpecError(f"a grouping needs 0 <= first <= last, not first={first}, last={last}")
@@ -52,7 +51,6 @@ class Step:
     grouping: Grouping
 
     def __post_init__(self) -> None:
-        """Refuse other types."""
         check_type(self.collective, Collective, "a Collective")
         check_type(self.grouping, Grouping, "a Grouping")
 
@@ -64,7 +62,6 @@ class Program:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        """Refuse anything but a sequence of steps."""
         object.__setattr__(self, "steps", as_tuple(self.steps, Step, "steps of a program"))
 
     def text(self, hierarchy: Hierarchy) -> str:
@@ -89,7 +86,6 @@ class Pipelined:
     shares: tuple[tuple[Program, int], ...]
 
     def __post_init__(self) -> None:
-        """Refuse programs without chunks, or with too many."""
         object.__setattr__(self, "shares", as_tuple(self.shares, tuple, "programs with their chunks"))
         for share in self.shares:
             if len(share) != 2 or not isinstance(share[0], Program):

@@ -22,7 +22,6 @@ class Hierarchy:
     radices: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse bad names and radices below 2."""
         object.__setattr__(self, "names", as_tuple(self.names, object, "names of levels"))
         object.__setattr__(self, "radices", as_tuple(self.radices, object, "radices"))
         if len(self.names) != len(self.radices):

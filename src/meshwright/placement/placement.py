@@ -57,7 +57,6 @@ class Placement:
     matrix: Matrix
 
     def __post_init__(self) -> None:
-        """Refuse a matrix that does not fit the axes or the system."""
         check_type(self.system, System, "a System; load_system makes one from text")
         object.__setattr__(self, "axes", as_tuple(self.axes, object, "axes"))
         rows = [as_tuple(row, object, "factors") for row in as_tuple(self.matrix, object, "rows of factors")]

@@ -64,7 +64,6 @@ class Link:
     reduces: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values that no link can have."""
         for name in ("bandwidth", "per_device"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and LEAST <= value <= MOST):
@@ -88,7 +87,6 @@ class Level:
     link: Link = Link()
 
     def __post_init__(self) -> None:
-        """Refuse a count that is not a whole number from 1 to `MAX_COUNT`."""
         check_count(self.count, f"level {shown(self.name)}", EXAMPLE)
         check_type(self.link, Link, f"a Link for the level {shown(self.name)}")
 
@@ -111,7 +109,6 @@ class System:
     message_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an empty list of levels, and names that are malformed or appear twice."""
         check_title(self.name, "the name of a system")
         object.__setattr__(self, "levels", as_tuple(self.levels, Level, "levels of a system"))
         if not self.levels:

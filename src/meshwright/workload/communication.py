@@ -41,7 +41,6 @@ class Communication:
     hidden: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be sent."""
         goal = one_of(Goal, "goal", self.goal)
         what = "reduction" if goal.has_programs else "transfer"
         if isinstance(self.axes, str):
@@ -104,7 +103,6 @@ class Line:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a line without a communication, and texts that are none."""
         check_type(self.communication, Communication, "a Reduction or a Transfer")
         for name in ("overlap", "formula", "source"):
             check_title(getattr(self, name), f"the {name} of a line")

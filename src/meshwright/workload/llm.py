@@ -48,7 +48,6 @@ class Model:
     flops: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a model."""
         for name in ("params", "layers", "hidden", "seq", "micro_batch", "global_batch", "experts", "top_k"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 10**16:

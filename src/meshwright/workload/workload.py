@@ -44,7 +44,6 @@ class Workload:
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a workload whose fields contradict each other."""
         check_title(self.name, "the name of a workload")
         what = "Lines, each with a communication: Line(Reduction(…))"
         object.__setattr__(self, "lines", as_tuple(self.lines, Line, what))
@@ -94,18 +93,11 @@ class Workload:
         """As plain data; what a workload file holds."""
         entries = []
         for line in self.lines:
-            one = line.communication
-            entry: dict[str, Any] = {"name": one.name} if one.name else {}
-            entry |= {"kind": str(one.goal), "axes": "+".join(one.axes)}
-            entry |= {"bytes": format_bytes(one.bytes), "count": one.count}
-            entry |= {
-                key: value
-                for key, value in (("overlap", line.overlap), ("formula", line.formula), ("source", line.source))
-                if value and (key != "overlap" or line.overlap in self.overlap)
-            }
-            if one.hidden and line.overlap not in self.overlap:
-                entry["hidden"] = one.hidden
-            entries.append(entry)
+            one, grouped = line.communication, line.overlap in self.overlap
+            entry: dict[str, Any] = {"name": one.name, "kind": str(one.goal), "axes": "+".join(one.axes)}
+            entry |= {"bytes": format_bytes(one.bytes), "count": one.count, "overlap": line.overlap if grouped else ""}
+            entry |= {"formula": line.formula, "source": line.source, "hidden": 0 if grouped else one.hidden}
+            entries.append({key: value for key, value in entry.items() if value})
         named = {line.overlap for line in self.lines}
         overlap = {group: share for group, share in self.overlap.items() if group in named}
         memory = {"memory": self.memory, "device_memory": self.device_memory}
