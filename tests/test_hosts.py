@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from meshwright import Placement, SpecError, fixed_row, parse_reduction, parse_system, plan, write_plan
-from meshwright.export.hosts import host_file, in_order, parse_hosts, seatings
+from meshwright.export.hosts import host_file, in_order, seatings
 from meshwright.runtime.launch import mpirun_command
+from meshwright.text.hostlist import format_hosts, parse_hostfile, parse_hosts
 from tests.cli.test_verbs import run, run_json
 
 CROSSED = Placement(parse_system("node=2,gpu=4"), ("data", "tensor"), ((1, 4), (2, 1)))
@@ -92,6 +93,36 @@ def test_host_lists_as_slurm_writes_them(text: str, names: str) -> None:
 def test_bad_host_lists(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         parse_hosts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1/0*8+n2/0*8", "n1 n2"),
+        ("n1/0+n1/1+n2/0+n2/1", "n1 n2"),
+        ("node-1.cluster/4*2", "node-1.cluster"),
+    ],
+)
+def test_host_lists_as_pbs_writes_them(text: str, names: str) -> None:
+    assert parse_hosts(text) == names.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a\na\nb\nb\n", "a b"),  # PBS_NODEFILE: a line per slot
+        ("a slots=8 max_slots=8\n\n# b\nc:4  # four\n", "a c"),
+        ("n[1-3] slots=2\n", "n1 n2 n3"),
+        ("# nothing\n", ""),
+    ],
+)
+def test_host_files(text: str, names: str) -> None:
+    assert parse_hostfile(text) == names.split()
+
+
+@pytest.mark.parametrize("text", ["n[1-4]", "n[08-10,12],login,r1n[1-2],7", "a", "n[1-3,7],m[3,5]", "n9,n[10-11]", ""])
+def test_host_lists_are_written_as_slurm_does(text: str) -> None:
+    assert format_hosts(parse_hosts(text)) == text
 
 
 def test_hosts_where_ranks_are_not_in_the_order_of_devices_are_noticed() -> None:

@@ -8,8 +8,9 @@ import click
 from meshwright.cli import options
 from meshwright.cli.output import print_json, say
 from meshwright.errors import SpecError
-from meshwright.export.hosts import FORMATS, ORDERS, host_file, host_level, in_order, parse_hosts, seatings
+from meshwright.export.hosts import FORMATS, ORDERS, host_file, host_level, in_order, seatings
 from meshwright.planning.planfile import read_plan
+from meshwright.text.hostlist import parse_hostfile, parse_hosts
 
 
 @click.command()
@@ -18,9 +19,10 @@ from meshwright.planning.planfile import read_plan
     "--hosts",
     "names",
     metavar="HOST,…",
-    help="The hosts, in the order of the plan's system; also as Slurm writes them, like n[001-004],m7.",
+    help="The hosts, in the order of the plan's system; also as Slurm and PBS write them, like n[001-004],m7 or "
+    "n1/0*8+n2/0*8.",
 )
-@click.option("--hostfile", type=options.FILE, help="The hosts from a file, one per line.")
+@click.option("--hostfile", type=options.FILE, help="The hosts from a file, one per line, as mpirun and PBS have them.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="rankfile")
 @click.option(
     "--bind", is_flag=True, help="In a rankfile: devices are cores, so bind each rank to the core of its number."
@@ -52,6 +54,11 @@ def hosts(
         print_json([{**asdict(seat), "coordinates": plan.placement.coordinates(seat.device)} for seat in seats])
     else:
         click.echo(host_file(seats, form, bind), nl=False)
+        if form == "slurm":
+            say(
+                "note: Slurm sorts SLURM_NODELIST whatever the order of this file; programs that take its first host "
+                "for that of rank 0, like Lightning, need MASTER_ADDR set"
+            )
         if not bind and not in_order(seats):
             say(
                 "note: on some hosts the ranks are not in the order of the devices, which this file cannot say; "
@@ -66,8 +73,7 @@ def _names(names: str | None, hostfile: Path | None) -> list[str]:
         return parse_hosts(names)
     assert hostfile is not None
     try:
-        lines = hostfile.read_text(encoding="utf-8").splitlines()
+        text = hostfile.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read the host file {str(hostfile)!r}: {error}") from None
-    words = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return parse_hosts(",".join(words)) if words else []
+    return parse_hostfile(text)

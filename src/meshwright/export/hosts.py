@@ -7,21 +7,17 @@ file: there, rank r is device r.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.placement.placement import Placement
 from meshwright.system.model import System
-from meshwright.text.spec import format_counts, one_of
+from meshwright.text.spec import format_counts, one_of, shown
 
 ORDERS = ("axes", "devices")
 FORMATS = ("rankfile", "machinefile", "slurm")
-
-MOST_HOSTS = 65_536
-"""The most hosts in a host list, as in Slurm."""
 
 MOST_RANKS = 2**20
 """The most ranks in a file."""
@@ -32,8 +28,6 @@ plain `*` for core 0.
 """
 
 _NAME = re.compile(r"[\w+][\w.@+-]*", re.ASCII)
-_TOKEN = re.compile(r"\[[^\[\]]*\]|[^\[\],]+|.", re.DOTALL)
-_NUMBERS = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,55 +38,6 @@ class Seating:
     host: str
     position: int
     device: int
-
-
-def parse_hosts(text: str) -> list[str]:
-    """The names in a host list as Slurm writes it, for example in SLURM_JOB_NODELIST.
-
-    >>> parse_hosts("login,n[08-10,12],r[1-2]n[1-2]-ib")
-    ['login', 'n08', 'n09', 'n10', 'n12', 'r1n1-ib', 'r1n2-ib', 'r2n1-ib', 'r2n2-ib']
-    """
-    found: list[str] = []
-    for item in _items(text):
-        choices = [_numbers(token) if token.startswith("[") else [token] for token in item]
-        if len(found) + prod(map(len, choices)) > MOST_HOSTS:
-            raise SpecError(f"the host list names more than {MOST_HOSTS:,} hosts: {_shortened(text)}")
-        found += map("".join, product(*choices))
-    return found
-
-
-def _items(text: str) -> Iterator[list[str]]:
-    """The items between the commas of a host list, each as its tokens: "n[1-2]-ib" is ["n", "[1-2]", "-ib"]."""
-    item: list[str] = []
-    for token in _TOKEN.findall(text):
-        if token == ",":
-            yield item or [""]
-            item = []
-        elif token in ("[", "]"):
-            raise SpecError(f"a bracket is open or closed alone in the host list {_shortened(text)}")
-        else:
-            item.append(token if token.startswith("[") else token.strip())
-    yield item or [""]
-
-
-def _numbers(bracket: str) -> list[str]:
-    """The numbers in a bracket, padded to the width of the first of their range: [08-10] is 08, 09, 10."""
-    found: list[str] = []
-    for item in bracket[1:-1].split(","):
-        match = _NUMBERS.fullmatch(item.strip())
-        if match is None:
-            raise SpecError(f"expected numbers and ranges in brackets, like [1-4,7] or [001-010], not {bracket[:80]}")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise SpecError(f"the range {item.strip()} in {bracket[:80]} counts down")
-        if len(found) + last - first >= MOST_HOSTS:
-            raise SpecError(f"the host list names more than {MOST_HOSTS:,} hosts: {bracket[:80]}")
-        found += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
-    return found
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:79] + "…")
 
 
 def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") -> list[Seating]:
@@ -106,7 +51,7 @@ def seatings(placement: Placement, hosts: Sequence[str], order: str = "axes") ->
     one_of(ORDERS, "order", order)
     for host, times in Counter(hosts).items():
         if not _NAME.fullmatch(host):
-            raise SpecError(f"{_shortened(host)} is not the name of a host")
+            raise SpecError(f"{shown(host)} is not the name of a host")
         if times > 1:
             raise SpecError(f"host {host!r} is given {times} times")
     host_level(placement.system, len(hosts))
