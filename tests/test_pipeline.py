@@ -28,6 +28,7 @@ from meshwright import (
     write_plan,
 )
 from meshwright.cost.bound import bound
+from meshwright.cost.chunking import search
 from meshwright.cost.library import LibraryRule, load_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
@@ -107,7 +108,7 @@ def test_the_walk_finds_what_trying_all_programs_finds(spec: str, payload: int, 
     found = pipeline(spec, payload, library=library)
     graph = program_graph(spec.count(",") + 1, max_steps=4)
     every = sorted(found.best(program)[0] for program in graph.programs())
-    best = found.search(graph, top=3)
+    best = search(found, graph, top=3).programs
     plain = min(found.model.seconds(program) for program in graph.programs())
     if every[0] > 0.95 * plain:  # cutting the payload gains too little
         assert best[0].chunks == 1
@@ -137,13 +138,13 @@ def test_a_mix_of_programs_balances_links() -> None:
     (placement,) = placements(System("two ways", levels), {"data": 16})
     model = CostModel(layout_of(placement, ["data"]), load_library("ring"), 100_000_000)
     found = Pipeline(model, Goal.ALL_REDUCE, 64)
-    best, *others = found.search(program_graph(2), top=2)
+    best, *others = search(found, program_graph(2), top=2).programs
     assert len(best.shares) > 1
     assert best.chunks in CHUNKS
     assert found.seconds(best) < 0.97 * found.seconds(others[0])
     assert found.seconds(best) >= model.bound()
     # With too few chunks there is nothing to balance.
-    assert len(Pipeline(model, Goal.ALL_REDUCE, 1).search(program_graph(2))[0].shares) == 1
+    assert len(search(Pipeline(model, Goal.ALL_REDUCE, 1), program_graph(2)).programs[0].shares) == 1
 
 
 @given(cases(max_devices=16), st.sampled_from(PROGRAM_GOALS), st.data())

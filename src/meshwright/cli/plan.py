@@ -171,6 +171,8 @@ def _document(answer: Answer) -> dict[str, Any]:
         "placements": ranking.placements,
         "evaluated": ranking.evaluated,
         "pruned": ranking.pruned,
+        "gap": ranking.gap,
+        "least_seconds": ranking.least_seconds,
         "constraints": [str(constraint) for constraint in answer.constraints],
         "candidates": [candidate.document() for candidate in ranking.candidates],
         "mesh": mesh_code(best.placement),

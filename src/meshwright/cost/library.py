@@ -75,6 +75,8 @@ class Library:
     handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
     no message of a ring is ahead of the others.
     in_chunks: the rules of collectives that work differently where chunks flow through the steps of a program.
+    adapts: where chunks flow through the steps of a program, the algorithms of all steps are chosen together, so that
+    the whole is fastest; otherwise each step takes what is fastest for itself.
     """
 
     name: str
@@ -82,11 +84,12 @@ class Library:
     rules: Rules
     in_chunks: Rules = ()
     handshake: bool = False
+    adapts: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a library without a rule for some collective or size."""
         check_title(self.name, "the name of a library")
-        for name in ("rotates", "handshake"):
+        for name in ("rotates", "handshake", "adapts"):
             check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
         for rules in (self.rules, self.in_chunks):
             for entry in as_tuple(
@@ -151,19 +154,21 @@ def _library(root: yaml.Node, source: str) -> Library:
         "name": word,
         "rotates": boolean,
         "handshake": boolean,
+        "adapts": boolean,
         "collectives": _collectives,
         "in_chunks": _some_collectives,
     }
     values = mapping(root, source, "a library", readers, ["collectives"])
     name = values.get("name", Path(source).stem)
-    rotates, handshake = values.get("rotates", False), values.get("handshake", False)
-    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake)
+    rotates, handshake, adapts = (values.get(key, False) for key in ("rotates", "handshake", "adapts"))
+    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake, adapts)
 
 
 def library_document(library: Library) -> dict[str, Any]:
     """What a library file holds, as plain data; `library_of` reads it back exactly, also from JSON."""
     document = {"name": library.name, "rotates": library.rotates, "collectives": _documents(library.rules)}
     document |= {"handshake": True} if library.handshake else {}
+    document |= {"adapts": True} if library.adapts else {}
     return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
 
 

@@ -7,11 +7,15 @@ follow each other.
 
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.cost.algorithms import phases, transfer_phase
 from meshwright.cost.bound import bound
 from meshwright.cost.contention import Contention, StepKind, contention, step_kind
-from meshwright.cost.library import Library
+from meshwright.cost.library import Library, LibraryRule
 from meshwright.cost.routing import busiest_line, busiest_link
 from meshwright.cost.traffic import Phase, Phases
 from meshwright.errors import SpecError
@@ -20,6 +24,8 @@ from meshwright.language.program import Collective, Grouping, Program, Step
 from meshwright.language.symbolic import State, run_symbolically
 from meshwright.placement.layout import Layout, check_links, inner_only
 from meshwright.system.model import Fabric
+
+Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +60,30 @@ class PhaseCost:
         """The most loaded link or the processors, whichever take longer, and the latency."""
         return _together(max(self.processing, *(load.seconds for load in self.loads)), self.latency, self.turns)
 
+    def seconds_at(self, shares: Seconds) -> Seconds:
+        """The seconds with a share of the bytes, for each of some shares."""
+        return _together(np.maximum(self.processing, shares * self.bottleneck.seconds), self.latency, self.turns)
+
     @property
     def bottleneck(self) -> Load:
         """The most loaded link."""
         return max(self.loads, key=lambda load: load.seconds)
 
 
-def _together(work: float, latency: float, turns: float) -> float:
+Work = TypeVar("Work", float, Seconds)
+
+
+def _together(work: Work, latency: float, turns: float) -> Work:
     """Work and latency add up, except in a ring with handshakes, where one half of a message is on its way while the
     other half waits for its handshake.
 
     For example, 4 turns with 20 us of work and 8 us of latency in all take 22 us: only the first turn's latency shows.
     With 2 us of work they take 9 us: the latency of all turns, and the half of the work that nothing hides.
     """
-    return max(work + latency / turns, work / 2 + latency) if turns else work + latency
+    if not turns:
+        return work + latency
+    throughout, at_first = work / 2 + latency, work + latency / turns
+    return max(throughout, at_first) if isinstance(throughout, float) else np.maximum(throughout, at_first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,10 @@ class StepCost:
     def seconds(self) -> float:
         """The phases follow each other."""
         return sum(phase.seconds for phase in self.phases)
+
+    def seconds_at(self, shares: Seconds) -> Seconds:
+        """The seconds with a share of the bytes, for each of some shares."""
+        return sum((phase.seconds_at(shares) for phase in self.phases), np.zeros(len(shares)))
 
 
 class CostModel:
@@ -141,16 +161,23 @@ class CostModel:
             self._held[scattered] = self.payload / divisor
         return self._held[scattered]
 
+    def rule(self, kind: StepKind) -> LibraryRule:
+        """The library's rule for a step of this kind."""
+        return self.library.rule(kind.step.collective, max([self._bytes(along) for along in kind.scattered]))
+
     def _step(self, kind: StepKind) -> StepCost:
         """With the fastest of the algorithms that the library's rule allows."""
+        return min(self.options(kind, self.rule(kind)), key=lambda option: option.seconds)
+
+    def options(self, kind: StepKind, rule: LibraryRule) -> list[StepCost]:
+        """A step of this kind with each of the algorithms that a rule allows."""
         collective = kind.step.collective
         sharing = contention(self.layout, kind.step.grouping, kind.scattered, self._bytes)
-        rule = self.library.rule(collective, sharing.held)
         for names in (rule.algorithms, rule.otherwise):
             found = [(name, self._phases(name, collective, sharing)) for name in names]
             options = [self._cost(name, each, sharing, rule.efficiency) for name, each in found if each is not None]
             if options:
-                return min(options, key=lambda option: option.seconds)
+                return options
         raise SpecError(
             f"the library {self.library.name!r} has no algorithm for {collective} in groups of shape {sharing.shape}: "
             "add one to 'otherwise' that can do any group, like ring"

@@ -97,37 +97,60 @@ class ProgramGraph:
         """
         numbers = {state: number for number, state in enumerate([*self.edges, self.end])}
         targets = [numbers.get(after, len(numbers)) for out in self.edges.values() for _, after in out]
-        begins = list(accumulate((len(out) for out in self.edges.values()), initial=0))[:-1]
+        begins = list(accumulate((len(out) for out in self.edges.values()), initial=0))
         return numbers[self.start], np.array(targets, dtype=np.int64), np.array(begins, dtype=np.int64)
 
     @cached_property
     def _kinds(self) -> dict[object, tuple[list[Any], NDArray[np.int64]]]:
-        """For each function that tells kinds of edges apart: the kinds, and for every edge the number of its kind."""
         return {}
 
-    def least(self, kind: Callable[[int, State, Step], K], cost: Callable[[K], float]) -> float:
-        """The cost of the cheapest program, without the program; infinite if there is none.
+    def kinds(self, kind: Callable[[int, State, Step], K]) -> tuple[list[K], NDArray[np.int64]]:
+        """The kinds of edges that a function tells apart, and for every edge the number of its kind.
 
-        `kind` says what the cost of a step taken in a state depends on. Many edges share a kind, so the kinds are found
-        once for the graph, and `cost` is called once for each. For example, an AllReduce over all nodes costs the same
-        in every state in which the devices hold equally much.
+        `kind` says what the cost of a step taken in a state depends on. Many edges share a kind: for example, an
+        AllReduce over all nodes costs the same in every state in which the devices hold equally much.
         """
-        if self.start == self.end:
-            return 0.0
-        if self.start not in self.edges:
-            return inf
         if kind not in self._kinds:
             found: dict[K, int] = {}
             edges = [(state, step) for state, out in self.edges.items() for step, _ in out]
             index = [found.setdefault(kind(self.levels, state, step), len(found)) for state, step in edges]
             self._kinds[kind] = list(found), np.array(index, dtype=np.int64)
-        kinds, index_of = self._kinds[kind]
-        prices = np.array([cost(each) for each in kinds])[index_of]
-        start, targets, begins = self._numbered
-        left = np.append(np.full(len(begins), inf), [0.0, inf])
+        return self._kinds[kind]
+
+    def least(self, kind: Callable[[int, State, Step], K], cost: Callable[[K], float]) -> float:
+        """The cost of the cheapest program, without the program; infinite if there is none.
+
+        `cost` is called once for each kind of edges (see `kinds`).
+        """
+        if self.start == self.end:
+            return 0.0
+        if self.start not in self.edges:
+            return inf
+        kinds, index = self.kinds(kind)
+        return float(self._left(np.array([cost(each) for each in kinds])[index])[-1][self._numbered[0]])
+
+    def cheapest(self, prices: NDArray[np.float64]) -> tuple[float, list[int]]:
+        """The cost of the cheapest program, and its edges by their numbers, where every edge has a price.
+
+        The edges are numbered as in `kinds`. There must be a program.
+        """
+        at, targets, begins = self._numbered
+        left = self._left(prices)
+        cost, path = float(left[-1][at]), []
+        for later in left[-2::-1]:
+            if at < len(begins) - 1:
+                out = slice(begins[at], begins[at + 1])
+                path.append(int(begins[at] + np.argmin(prices[out] + later[targets[out]])))
+                at = targets[path[-1]]
+        return cost, path
+
+    def _left(self, prices: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """For each number of steps from zero on, the least cost from every state to the end in at most these."""
+        _, targets, begins = self._numbered
+        left = [np.append(np.full(len(begins) - 1, inf), [0.0, inf])]
         for _ in range(self.max_steps):
-            left[:-2] = np.minimum.reduceat(prices + left[targets], begins)
-        return float(left[start])
+            left.append(np.append(np.minimum.reduceat(prices + left[-1][targets], begins[:-1]), [0.0, inf]))
+        return left
 
     def ranked(self, cost: Cost) -> Iterator[tuple[float, Program]]:
         """All programs with their costs, lazily, the cheapest first; of equal cost, the one with fewer steps.

@@ -184,4 +184,4 @@ def costs_of(plan: Plan, planned: Planned) -> list[StepCost]:
     model, goal = cost_model(plan, planned), planned.communication.goal
     if planned.pipelined is None:
         return [model.transfer(goal)]
-    return Pipeline(model, goal).costs(planned.program, planned.chunks)
+    return Pipeline(model, goal).costs(planned.pipelined)

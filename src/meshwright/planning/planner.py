@@ -7,6 +7,8 @@ from math import inf
 from os import PathLike
 
 from meshwright.cost.bound import bound
+from meshwright.cost.chunking import Searched
+from meshwright.cost.chunking import search as search_chunked
 from meshwright.cost.contention import step_kind
 from meshwright.cost.library import Library, as_library
 from meshwright.cost.model import CostModel
@@ -24,6 +26,7 @@ from meshwright.planning.terms import Row, Term
 from meshwright.system.model import System
 from meshwright.system.read import as_system
 from meshwright.text.spec import as_tuple, check_type, shown, unknown
+from meshwright.text.units import format_seconds
 from meshwright.workload.communication import Communication, exposed
 from meshwright.workload.workload import Workload
 
@@ -42,11 +45,15 @@ class Ranking:
 
     placements: how many matrices there are; evaluated: how many of them were completed and timed. The others cannot be
     among the candidates: their first rows alone are enough to know that they are no faster than the last candidate.
+    gap: by which share of its time the first may be slower than the best, at most; 0 where it is proven to be the best.
+    least_seconds: on the first one's placement, no program in chunks and no mix of programs takes less.
     """
 
     candidates: tuple[Plan, ...]
     placements: int
     evaluated: int
+    gap: float = 0.0
+    least_seconds: float | None = None
 
     @property
     def pruned(self) -> int:
@@ -55,16 +62,22 @@ class Ranking:
 
     def certificate(self, constraints: Sequence[Constraint] = ()) -> str:
         """What was searched under the constraints, and what that proves."""
-        total, timed = self.placements, self.evaluated
+        total, timed, pruned = self.placements, self.evaluated, self.pruned
         under = f" with {', '.join(map(str, constraints))}" if constraints else ""
         if total == 1:
-            return f"One placement{under}."
-        if timed >= total:
-            return f"All {total:,} placements{under} were timed: under the model, none of them is faster."
-        return (
-            f"{total:,} placements{under}: {timed:,} were timed, and bounds rule out the other {self.pruned:,}: under "
-            "the model, none of them is faster."
-        )
+            searched = f"One placement{under}"
+        elif timed >= total:
+            searched = f"All {total:,} placements{under} were timed"
+        else:
+            searched = f"{total:,} placements{under}: {timed:,} were timed, and bounds rule out the other {pruned:,}"
+        if self.gap:
+            found = f": best found, not proven: a plan may be up to {self.gap:.1%} faster."
+        else:
+            found = ": under the model, none of them is faster." if total > 1 else "."
+        if self.least_seconds is not None:
+            least, where = format_seconds(self.least_seconds), "on it" if total == 1 else "on the best of them"
+            found += f" No program in chunks and no mix of programs takes less than {least} {where}."
+        return searched + found
 
 
 def plan(
@@ -109,8 +122,8 @@ def plan(
     for constraint in constraints:
         raise PlacementError(f"{constraint} has no meaning where the placement is given")
     if len(planner.communications) == 1:
-        return Ranking(planner.programs(placement, top), 1, 1)
-    return Ranking((planner.plan(placement),), 1, 1)
+        return planner.ranking(planner.programs(placement, top), 1, 1)
+    return planner.ranking((planner.plan(placement),), 1, 1)
 
 
 class Planner:
@@ -143,6 +156,7 @@ class Planner:
         self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
         self.models: dict[tuple[object, ...], CostModel] = {}
+        self.searched: dict[tuple[object, ...], Searched] = {}
 
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
         """The best placements, with the best program for each reduction on them."""
@@ -152,7 +166,19 @@ class Planner:
         whole = (lambda matrix: self._best_order(matrix).seconds) if self.rings else None
         found = search(tuple(self.axes.values()), self.system.counts, allowed, terms, top, whole)
         plans = [self._best_order(matrix) for _, matrix in found.best]
-        return Ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
+        return self.ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
+
+    def ranking(self, plans: tuple[Plan, ...], total: int, timed: int) -> Ranking:
+        """Plans, the fastest first, with what is known of those that were not found."""
+        if self.max_chunks == 1:
+            return Ranking(plans, total, timed)
+        gap = max((searched.gap for searched in self.searched.values()), default=0.0)
+        least = 0.0
+        for planned in plans[0].communications:
+            one, layout = planned.communication, layout_of(plans[0].placement, planned.communication.axes)
+            searched = self.searched.get((one, layout.radices, layout.columns))
+            least += exposed(one) * (planned.seconds if searched is None else searched.least)
+        return Ranking(plans, total, timed, gap, least)
 
     def _best_order(self, matrix: Matrix) -> Plan:
         """The plan of a matrix; on rings, where the order of axes inside a level matters, with the best order."""
@@ -222,7 +248,9 @@ class Planner:
         if self.max_chunks == 1:
             programs = [Pipelined.of(program) for _, program in islice(graph.ranked(model), top)]
         else:
-            programs = Pipeline(model, goal, self.max_chunks).search(graph, top)
+            searched = search_chunked(Pipeline(model, goal, self.max_chunks), graph, top)
+            self.searched[one, layout.radices, layout.columns] = searched
+            programs = list(searched.programs)
         found = [predict(model, one, pipelined) for pipelined in programs]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"
