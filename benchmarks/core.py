@@ -19,11 +19,11 @@ from meshwright.placement.matrices import (
     _common_divisors,
     _count_rows,
     _count_tables,
-    _factorize,
     _listed,
+    prime_factors,
 )
 
-CACHES = (_program_graph, _count_tables, _factorize, _listed, _count_rows, _common_divisors, step_text)
+CACHES = (_program_graph, _count_tables, prime_factors, _listed, _count_rows, _common_divisors, step_text)
 RESULTS = Path(__file__).parent / "results" / "core.json"
 
 

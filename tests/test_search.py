@@ -29,6 +29,7 @@ from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
 from meshwright.placement.layout import layout_of
 from meshwright.planning import search as search_module
+from meshwright.planning import terms as terms_module
 from meshwright.planning.planner import Planner
 from meshwright.planning.search import search
 from meshwright.planning.terms import Term
@@ -211,6 +212,7 @@ def test_levels_of_one_and_axes_of_one_change_nothing() -> None:
 
 
 def test_too_many_ways_to_complete_placements_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms_module, "MAX_WORK", 2)
     monkeypatch.setattr(search_module, "MAX_WORK", 2)
     with pytest.raises(TooLargeError, match="too many ways to place these axes"):
         Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)]).best(1)

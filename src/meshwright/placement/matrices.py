@@ -83,10 +83,10 @@ def _count_rows(size: int, counts: tuple[int, ...]) -> int:
     after the second. So there are ways[2] = 2 rows: (2, 2) and (1, 4).
     """
     number = 1
-    for prime, exponent in _factorize(size).items():
+    for prime, exponent in prime_factors(size).items():
         ways = [1] + [0] * exponent
         for count in counts:
-            most = _factorize(count).get(prime, 0)
+            most = prime_factors(count).get(prime, 0)
             ways = [sum(ways[max(0, e - most) : e + 1]) for e in range(exponent + 1)]
         number *= ways[exponent]
     return number
@@ -102,7 +102,7 @@ def _pairs(size: int, counts: tuple[int, ...]) -> Iterator[Matrix]:
 @lru_cache(maxsize=2**14)
 def _common_divisors(a: int, b: int) -> tuple[int, ...]:
     divisors = [1]
-    for prime, exponent in _factorize(a).items():
+    for prime, exponent in prime_factors(a).items():
         powers = [prime**e for e in range(exponent + 1) if b % prime**e == 0]
         divisors = [d * power for d in divisors for power in powers]
     return tuple(sorted(divisors, reverse=True))
@@ -114,8 +114,8 @@ def count_matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> int:
     >>> count_matrices((8, 8, 16), (4, 8, 32))
     49
     """
-    rows = [_factorize(size) for size in sizes]
-    columns = [_factorize(count) for count in counts]
+    rows = [prime_factors(size) for size in sizes]
+    columns = [prime_factors(count) for count in counts]
     primes = {prime for row in rows for prime in row}
     return prod(
         _count_tables(
@@ -163,7 +163,8 @@ def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=2**14)
-def _factorize(number: int) -> dict[int, int]:
+def prime_factors(number: int) -> dict[int, int]:
+    """The primes that a number is a product of, each with its exponent."""
     factors: dict[int, int] = {}
     prime = 2
     while prime * prime <= number:

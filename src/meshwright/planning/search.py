@@ -4,35 +4,27 @@ The time of a communication depends on the product of its axes' rows alone (its 
 of terms, each a function of a few rows. Rows are chosen axis by axis, and each leaves less of the level counts. From
 what is left, a lower bound on all that is still to come is computed backwards, once, as a shortest path: many
 placements leave the same. A partial placement is never completed if its time so far plus that bound is no less than the
-time of the last candidate.
+time of the last candidate. Where that takes long, because many placements are nearly as fast, `blocks` goes on.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf, prod
 
 from meshwright.errors import TooLargeError
 from meshwright.placement.matrices import Matrix, rows
-from meshwright.planning.terms import Row, Term, best_order, over, product, smaller, stages, times
+from meshwright.planning.blocks import Blocks
+from meshwright.planning.terms import MAX_WORK, Found, Problem, Row, Term, added, over, product, rounded, times
 
 MAX_NODES = 4_000_000
 """More partial placements than this are not kept."""
 
-MAX_WORK = 2_000_000
-"""The search and the count of placements give up when they have looked at more rows than this."""
+PATIENCE = 10_000
+"""When more partial placements than this were looked at, the search goes on in blocks."""
 
-
-@dataclass(frozen=True)
-class Found:
-    """The best matrices with their times, the fastest first.
-
-    complete: how many matrices were built up to their last row; expanded: how many partial ones were continued.
-    """
-
-    best: tuple[tuple[float, Matrix], ...]
-    complete: int
-    expanded: int
+REPORTED = 64
+"""After each time this many partial placements were continued, the search says what it has found."""
 
 
 def search(
@@ -43,12 +35,23 @@ def search(
     top: int,
     total: Callable[[Matrix], float] | None = None,
 ) -> Found:
-    """The `top` matrices with the smallest sums of terms.
+    """The `top` matrices with the smallest sums of terms; of equally small ones, the first in the order of their rows.
 
     `allowed` says whether an axis may have a row. With `total`, the time of a whole matrix is what that says, and the
     terms are bounds only: where times depend on more than radices.
     """
-    return _Search(sizes, counts, allowed, terms, total).run(top)
+    *_, found = searching(Problem(sizes, counts, allowed, terms, top, total))
+    return found
+
+
+def searching(problem: Problem) -> Iterator[Found]:
+    """What is found so far, now and then; the last of all is proven."""
+    first, blocks = _BestFirst(problem), Blocks(problem)
+    for found in first.run():
+        yield found
+        if not found.proven and first.pushed > PATIENCE and blocks.fits():
+            yield from blocks.run()
+            return
 
 
 def count_allowed(sizes: Sequence[int], counts: Row, allowed: Callable[[int, Row], bool]) -> int:
@@ -69,7 +72,7 @@ def count_allowed(sizes: Sequence[int], counts: Row, allowed: Callable[[int, Row
     return sum(ways.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Partial:
     """A partial placement: the rows chosen so far, what they leave of the counts, and the time of complete terms.
 
@@ -82,46 +85,24 @@ class _Partial:
     exact: bool
 
 
-class _Search:
-    """One search: the axes in the order in which their rows are chosen, the terms, and all bounds found so far."""
+Node = tuple[float, tuple[int, ...], _Partial]
+"""A partial placement behind its bound and the numbers of its rows: of equal bounds, the first in their order is less.
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        counts: Row,
-        allowed: Callable[[int, Row], bool],
-        terms: Sequence[Term],
-        total: Callable[[Matrix], float] | None,
-    ) -> None:
-        simple = [smaller(term, frozenset(range(len(sizes))), counts) for term in terms]
-        self.order = best_order(len(sizes), [term.axes for term in simple])
-        self.sizes = [sizes[axis] for axis in self.order]
-        self.counts, self.allowed, self.total = counts, allowed, total
-        self.constant = sum(term.exact(()) for term in simple if not term.axes)
-        self.stages = stages(self.order, [term for term in simple if term.axes])
-        self.work = 0
-        self.choices: dict[tuple[int, Row], list[Row]] = {}
+A partial placement comes before all that continue it. So of complete ones that are equally fast, the first in the order
+of the rows is found first, whatever the bounds were on the way.
+"""
+
+
+class _BestFirst:
+    """One search, and all bounds found so far."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.sizes, self.stages, self.rows = problem.sizes, problem.stages, problem.rows
         self.rest: dict[tuple[int, int, Row | None, Row], float] = {}
-
-    def rows(self, position: int, left: Row) -> list[Row]:
-        """The rows that the axis at a position may have when `left` is left of the counts."""
-        key = position, left
-        if key not in self.choices:
-            axis = self.order[position]
-            self.count(1)
-            options: Iterable[Row] = [left] if position == len(self.sizes) - 1 else rows(self.sizes[position], left)
-            self.choices[key] = [row for row in options if self.allowed(axis, row)]
-            self.count(len(self.choices[key]))
-        return self.choices[key]
-
-    def count(self, work: int) -> None:
-        """Give up where there is too much to look at."""
-        self.work += work
-        if self.work > MAX_WORK:
-            raise TooLargeError(
-                "there are too many ways to place these axes to find the best; constraints on axes (an axis inside a "
-                "level, or a fixed row) make the search smaller"
-            )
+        self.best: list[tuple[float, Matrix]] = []
+        self.complete = self.expanded = self.pushed = 0
+        self.heap: list[Node] = []
 
     def at_least(self, position: int, row: Row) -> float:
         """A lower bound on the terms that are complete with an axis, if it has this row, whatever the others have."""
@@ -130,8 +111,8 @@ class _Search:
             least = 0.0
             for term in self.stages[position].closed:
                 size = prod(self.sizes[k] for k in term.axes if k != position)
-                options = list(rows(size, over(self.counts, row)))
-                self.count(len(options))
+                options = list(rows(size, over(self.problem.counts, row)))
+                self.problem.count(len(options))
                 least += min([term.low(times(row, others)) for others in options])
             known[row] = least
         return known[row]
@@ -196,78 +177,59 @@ class _Search:
             )
         return known[left]
 
-    def run(self, top: int) -> Found:
-        """The `top` best matrices, by extending the partial placement that has the least bound, again and again."""
-        end = len(self.sizes)
-        best: list[tuple[float, Matrix]] = []
-        complete = expanded = pushed = 0
+    def run(self) -> Iterator[Found]:
+        """Extend the partial placement that has the least bound, again and again; end early where blocks go on."""
+        problem, end, heap = self.problem, len(self.sizes), self.heap
         visits: dict[object, int] = {}
-        # By bound, then by how many rows are still to choose; the number keeps the order of equal ones.
-        heap: list[tuple[float, int, int, _Partial]] = []
-        if self.bound(0, self.counts) < inf:
-            heap.append((self.bound(0, self.counts), end, 0, _Partial((), self.counts, 0.0, True)))
-        while heap and len(best) < top:
-            _, to_go, number, partial = heappop(heap)
+        if self.bound(0, problem.counts) < inf:
+            heap.append((self.bound(0, problem.counts), (), _Partial((), problem.counts, 0.0, True)))
+        while heap and len(self.best) < problem.top:
+            _, path, partial = heappop(heap)
             if not partial.exact:
-                partial = self._exactly(partial)
-                ahead = self.bound_of(partial.chosen, partial.left)
-                heappush(heap, (_rounded(partial.spent + ahead), to_go, number, partial))
-                complete += to_go == 0
+                spent = problem.exactly(partial.chosen, partial.spent)
+                partial = _Partial(partial.chosen, partial.left, spent, True)
+                heappush(heap, (rounded(spent + self.bound_of(partial.chosen, partial.left)), path, partial))
+                self.complete += len(path) == end
                 continue
-            if self.total is None:
+            if problem.total is None:
                 # Of partial placements that can only be continued in the same ways, the first `top` are the best.
                 state = self._state(partial)
                 visits[state] = visits.get(state, 0) + 1
-                if visits[state] > top:
+                if visits[state] > problem.top:
                     continue
-            if to_go == 0:
-                best.append((partial.spent + self.constant, self._matrix(partial.chosen)))
+            if len(path) == end:
+                self.best.append((partial.spent + problem.constant, problem.matrix(partial.chosen)))
                 continue
-            expanded += 1
-            for bound, longer in self._extended(partial):
-                pushed += 1
-                heappush(heap, (bound, to_go - 1, pushed, longer))
+            self.expanded += 1
+            for node in self._extended(path, partial):
+                self.pushed += 1
+                heappush(heap, node)
             if len(heap) > MAX_NODES:
                 raise TooLargeError(
-                    f"after {expanded:,} partial placements the best one is still not certain; constraints on the axes "
-                    "(an axis inside a level, or a fixed row) make the search smaller"
+                    f"after {self.expanded:,} partial placements the best one is still not certain; constraints on the "
+                    "axes (an axis inside a level, or a fixed row) make the search smaller"
                 )
-        return Found(tuple(best), complete, expanded)
+            if self.expanded % REPORTED == 0:
+                yield self._found(False)
+        yield self._found(True)
 
-    def _extended(self, partial: _Partial) -> Iterator[tuple[float, _Partial]]:
-        """A partial placement with every row that the next axis may have, each with its bound."""
-        position = len(partial.chosen)
+    def _found(self, proven: bool) -> Found:
+        first = self.best[0][0] if self.best else self.heap[0][0] + self.problem.constant if self.heap else inf
+        return Found(tuple(self.best), self.complete, self.expanded, first, proven)
+
+    def _extended(self, path: tuple[int, ...], partial: _Partial) -> Iterator[Node]:
+        """A partial placement with every row that the next axis may have."""
+        position = len(path)
         closed = self.stages[position].closed
-        for row in self.rows(position, partial.left):
+        for number, row in enumerate(self.rows(position, partial.left)):
             chosen, left = (*partial.chosen, row), over(partial.left, row)
             ahead = self.bound_of(chosen, left)
             if ahead < inf:
-                low = partial.spent + sum([term.low(product(chosen, term.axes)) for term in closed])
-                yield _rounded(low + ahead), _Partial(chosen, left, partial.spent, False)
+                low = partial.spent + added([term.low(product(chosen, term.axes)) for term in closed])
+                yield rounded(low + ahead), (*path, number), _Partial(chosen, left, partial.spent, False)
 
     def _state(self, partial: _Partial) -> object:
         """What the ways to continue a partial placement, and their times, depend on."""
         position = len(partial.chosen)
         begun = tuple(product(partial.chosen, term.axes) for term in self.stages[position].open)
         return position, partial.left, begun
-
-    def _exactly(self, partial: _Partial) -> _Partial:
-        """With the exact time of the terms that the last row completes."""
-        chosen = partial.chosen
-        closed = self.stages[len(chosen) - 1].closed
-        if self.total is None:
-            spent = partial.spent + sum([term.exact(product(chosen, term.axes)) for term in closed])
-        elif len(chosen) == len(self.sizes):
-            spent = self.total(self._matrix(chosen)) - self.constant
-        else:
-            spent = partial.spent + sum([term.low(product(chosen, term.axes)) for term in closed])
-        return _Partial(chosen, partial.left, spent, True)
-
-    def _matrix(self, chosen: Matrix) -> Matrix:
-        """The rows in the order of the axes as they were given."""
-        return tuple(chosen[self.order.index(axis)] for axis in range(len(chosen)))
-
-
-def _rounded(value: float) -> float:
-    """To twelve digits: equal sums that were added in another order are equal, and the longer partial goes first."""
-    return float(f"{value:.12g}")

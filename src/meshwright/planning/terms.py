@@ -1,12 +1,20 @@
 """Terms: the times of communications as functions of the rows that are chosen, axis by axis."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from math import frexp, ldexp
 
-from meshwright.placement.matrices import Matrix
+from meshwright.errors import TooLargeError
+from meshwright.placement.matrices import Matrix, rows
 
 Row = tuple[int, ...]
+
+MAX_WORK = 2_000_000
+"""A search gives up when it has looked at more rows than this."""
+
+KEPT_BITS = 40
+"""How many bits of a time count where times are compared: about twelve digits."""
 
 MOST_ORDERED = 7
 """With at most this many axes, all their orders are tried, to find the one in which terms are complete soonest."""
@@ -40,6 +48,79 @@ class Stage:
     least: dict[Row, float] = field(default_factory=dict)
     ahead: dict[Row, float] = field(default_factory=dict)
     alone: dict[Row, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best matrices so far with their times, the fastest first; equally fast ones in the order of their rows.
+
+    complete: how many matrices were built up to their last row and timed; expanded: how many partial ones were
+    continued. proven: whether no other matrix is faster than the last of them. at_least: no matrix at all is faster.
+    """
+
+    best: tuple[tuple[float, Matrix], ...]
+    complete: int
+    expanded: int
+    at_least: float
+    proven: bool
+
+
+class Problem:
+    """What is searched: the axes in the order in which their rows are chosen, and the terms at each position."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        counts: Row,
+        allowed: Callable[[int, Row], bool],
+        terms: Sequence[Term],
+        top: int,
+        total: Callable[[Matrix], float] | None = None,
+    ) -> None:
+        """As `search` takes them."""
+        if total is not None:  # then the terms are bounds, and nothing else
+            terms = [Term(term.axes, term.low, term.low) for term in terms]
+        simple = [smaller(term, frozenset(range(len(sizes))), counts) for term in terms]
+        self.order = best_order(len(sizes), [term.axes for term in simple])
+        self.sizes = [sizes[axis] for axis in self.order]
+        self.counts, self.allowed, self.top, self.total = counts, allowed, top, total
+        self.constant = sum(term.exact(()) for term in simple if not term.axes)
+        self.stages = stages(self.order, [term for term in simple if term.axes])
+        self.work = 0
+        self.choices: dict[tuple[int, Row], list[Row]] = {}
+
+    def rows(self, position: int, left: Row) -> list[Row]:
+        """The rows that the axis at a position may have when `left` is left of the counts."""
+        key = position, left
+        if key not in self.choices:
+            axis = self.order[position]
+            self.count(1)
+            options: Iterable[Row] = [left] if position == len(self.sizes) - 1 else rows(self.sizes[position], left)
+            self.choices[key] = [row for row in options if self.allowed(axis, row)]
+            self.count(len(self.choices[key]))
+        return self.choices[key]
+
+    def count(self, work: int) -> None:
+        """Give up where there is too much to look at."""
+        self.work += work
+        if self.work > MAX_WORK:
+            raise TooLargeError(
+                "there are too many ways to place these axes to find the best; constraints on axes (an axis inside a "
+                "level, or a fixed row) make the search smaller"
+            )
+
+    def exactly(self, chosen: Matrix, spent: float) -> float:
+        """The time of the complete terms with that of those that the last row completes; `spent` is without these.
+
+        Where the terms are bounds only, they are added; the time itself is known when the last row is chosen.
+        """
+        if self.total is not None and len(chosen) == len(self.sizes):
+            return self.total(self.matrix(chosen)) - self.constant
+        return spent + added([term.exact(product(chosen, term.axes)) for term in self.stages[len(chosen) - 1].closed])
+
+    def matrix(self, chosen: Matrix) -> Matrix:
+        """The rows in the order of the axes as they were given."""
+        return tuple(chosen[self.order.index(axis)] for axis in range(len(chosen)))
 
 
 def stages(order: Sequence[int], terms: Sequence[Term]) -> list[Stage]:
@@ -96,6 +177,20 @@ def _kept(function: Callable[[Row], float]) -> Callable[[Row], float]:
         return known[row]
 
     return look_up
+
+
+def added(values: Sequence[float]) -> float:
+    """The sum, from left to right. (From Python 3.12 on, `sum` rounds differently than arrays that are added.)"""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def rounded(value: float) -> float:
+    """To about twelve digits, so that equal sums that were added in another order are equal."""
+    mantissa, exponent = frexp(value)
+    return ldexp(round(ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
 
 
 def over(counts: Row, row: Row) -> Row:

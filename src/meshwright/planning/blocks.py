@@ -1,0 +1,342 @@
+"""The search in blocks: the bounds of all placements are added up in arrays, and replaced by times where they decide.
+
+Some workloads have a hundred thousand placements that are nearly as fast as the best, but few layouts. Then it takes
+less time to look at every placement than to choose among partial ones. A block is the placements that begin with the
+same rows. Each term has a table with an entry for every product of rows: at first the lower bound, later the time. The
+sum of a placement's entries is a lower bound on its time, and the time itself when all entries are times.
+
+A sweep adds up all blocks, and keeps the placements with the least sums. The first of these that has a bound among its
+entries gets the time instead, which makes its sum larger, and those of many others; and so on, until the first `top`
+have nothing but times. If their sums are no larger than those that the sweep did not keep, they are the best of all. If
+not, there is another sweep, with all times that are known by now.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.placement.matrices import Matrix, prime_factors, rows
+from meshwright.planning.terms import KEPT_BITS, Found, Problem, Row, over, rounded
+
+MAX_PLACEMENTS = 200_000_000
+"""Sweeps over more placements than this would take minutes."""
+
+MAX_ENTRIES = 2**24
+"""The tables of all terms have at most this many entries together."""
+
+MOST_ENDS = 2**22
+"""Of all ways to complete blocks, at most this many are kept."""
+
+MOST_IN_BLOCK = 2**18
+"""The most placements in one block."""
+
+KEPT = 2**17
+"""How many placements a sweep keeps; at least twice as many as are asked for."""
+
+FRONT = 1024
+"""Of those, how many are added up again after each change; at least twice as many as are asked for."""
+
+REPORTED = 64
+"""After each time this many blocks or changes, the search says what it has found."""
+
+SLACK = 1 + 2.0 ** (2 - KEPT_BITS)
+"""Sums within this factor may be equal when they are rounded."""
+
+Codes = NDArray[np.int32]
+Times = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+Place = tuple[float, int]
+"""Where a placement stands among the others: its sum, and its key."""
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Some placements in the order of their rows: their sums, their keys, and for each term the codes of its products.
+
+    A key has the number of the block, times 2^32, and the placement's number in the block.
+    """
+
+    sums: Times
+    keys: Numbers
+    codes: Codes
+
+    def first(self, count: int, beyond: Place) -> "tuple[_Pool, Place]":
+        """The `count` placements with the least sums; and a place that no other is before, if that is so of `beyond`
+        for those outside the pool.
+        """
+        if len(self.sums) <= count:
+            return self, beyond
+        last = np.partition(self.sums, count - 1)[count - 1]
+        which = self.sums < last
+        equal = np.nonzero(self.sums == last)[0][: count - np.count_nonzero(which)]
+        which[equal] = True
+        found = _Pool(self.sums[which], self.keys[which], self.codes[:, which])
+        return found, min(beyond, (float(last), int(self.keys[equal[-1]])))
+
+
+class Blocks:
+    """One search in blocks.
+
+    Rows have codes: numbers that are added where rows are multiplied. For example, on the counts (4, 8) the row (2, 4)
+    has one of at most two factors 2, and two of at most three: its code is 1 + 3 * 2 = 7. Times (2, 1), which has the
+    code 1, it is (4, 4), which has the code 8.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        """`fits` says whether the search can be run."""
+        self.problem, self.end, self.top = problem, len(problem.sizes), problem.top
+        self.terms = [term for stage in problem.stages for term in stage.closed]
+        self.positions = [sum(1 << k for k in term.axes) for term in self.terms]
+        self.codes, self.space = _numbered(problem.counts)
+        self.numbers: dict[tuple[int, Row], int] = {}
+        self.ends: dict[tuple[int, Row], dict[int, Codes]] = {}
+        self.tables: list[Times] = []
+        self.known: list[NDArray[np.bool_]] = []
+        self.products: list[dict[int, Row]] = []
+        self.blocks: list[tuple[Matrix, Row]] = []
+        self.pool = self.front = _Pool(np.zeros(0), np.zeros(0, np.int64), np.zeros((len(self.terms), 0), np.int32))
+        self.beyond: Place = (inf, 0)
+        self.timed: dict[int, float] = {}
+        self.at_least, self.enough, self.proven = 0.0, inf, False
+
+    def fits(self) -> bool:
+        """Whether there are few enough placements and products of rows."""
+        return self.space * len(self.terms) <= MAX_ENTRIES and self.number(0, self.problem.counts) <= MAX_PLACEMENTS
+
+    def number(self, position: int, left: Row) -> int:
+        """How many ways there are to choose the rows from a position on."""
+        if position == self.end:
+            return 1
+        key = position, left
+        if key not in self.numbers:
+            options = self.problem.rows(position, left)
+            self.numbers[key] = sum([self.number(position + 1, over(left, row)) for row in options])
+        return self.numbers[key]
+
+    def code(self, row: Row) -> int:
+        """The number of a row."""
+        return sum([codes[factor] for codes, factor in zip(self.codes, row, strict=True)])
+
+    def run(self) -> Iterator[Found]:
+        """Sweep and refine until the best are proven."""
+        self._prepare()
+        while not self.proven:
+            for work in (self._sweep, self._refine):
+                for _ in work():
+                    yield self._found()
+        yield self._found()
+
+    def _found(self) -> Found:
+        """What is found so far: of the placements at the front, those that have nothing but times."""
+        known = np.nonzero(self._are_known(self.front))[0]
+        first = known[np.argsort(self.front.sums[known], kind="stable")[: self.top]]
+        keys = self.front.keys[first].tolist()
+        best = [(self._seconds(key) + self.problem.constant, self.problem.matrix(self._chosen(key))) for key in keys]
+        at_least = best[0][0] if self.proven and best else self.at_least + self.problem.constant
+        return Found(tuple(best), len(self.timed), 0, at_least, self.proven)
+
+    def _prepare(self) -> None:
+        """Fill the tables with bounds, and choose how many rows the placements of a block have in common."""
+        problem = self.problem
+        for term in self.terms:
+            products = {self.code(row): row for row in rows(prod(problem.sizes[k] for k in term.axes), problem.counts)}
+            table = np.full(self.space, inf)
+            table[list(products)] = [term.low(row) for row in products.values()]
+            self.tables.append(table)
+            self.known.append(np.full(self.space, problem.total is not None))
+            self.products.append(products)
+        begun: list[tuple[Matrix, Row]] = [((), problem.counts)]
+        while True:
+            numbers = {left: self.number(len(chosen), left) for chosen, left in begun}
+            if sum(numbers.values()) <= MOST_ENDS and max(numbers.values(), default=0) <= MOST_IN_BLOCK:
+                break
+            begun = [
+                ((*chosen, row), over(left, row))
+                for chosen, left in begun
+                for row in problem.rows(len(chosen), left)
+                if self.number(len(chosen) + 1, over(left, row))
+            ]
+        self.blocks, self.floors = begun, np.zeros(len(begun))
+
+    def _sweep(self) -> Iterator[None]:
+        """Keep the placements with the least sums, of all blocks that may have one of the best."""
+        most = max(KEPT, 2 * self.top)
+        pieces, pending, self.beyond = [], 0, (inf, 0)
+        for done, number in enumerate(np.nonzero(self.floors <= self.enough)[0].tolist(), 1):
+            sums, codes = self._block(number)
+            self.floors[number] = sums.min(initial=inf)
+            which = np.nonzero(sums <= min(self.beyond[0], self.enough) * SLACK)[0]
+            chosen = np.array([start + ends[which] for start, ends in codes], np.int32).reshape(len(codes), len(which))
+            pieces.append(self._added_up(_Pool(sums[which], which + (number << 32), chosen)))
+            pending += len(which)
+            if pending > most:
+                self.pool, self.beyond = _joined(pieces).first(most, self.beyond)
+                pieces, pending = [self.pool], 0
+            if done % REPORTED == 0:
+                yield
+        self.pool, self.beyond = _joined(pieces or [self.pool]).first(most, self.beyond)
+
+    def _refine(self) -> Iterator[None]:
+        """Replace bounds by times until the first placements have nothing else, or until others may be before them."""
+        while True:
+            self.pool = self._added_up(self.pool)
+            self.front, beyond = self.pool.first(max(FRONT, 2 * self.top), self.beyond)
+            changes = 0
+            while True:
+                sums, keys = self.front.sums, self.front.keys
+                order = np.argsort(sums, kind="stable")[: self.top]
+                bounded = order[~self._are_known(self.front)[order]]
+                if not len(order):
+                    self.proven = True
+                    return
+                self.at_least = max(self.at_least, min(float(sums[order[0]]), beyond[0]))
+                last = bounded[0] if len(bounded) else order[-1]
+                if (float(sums[last]), int(keys[last])) > beyond:
+                    break
+                if not len(bounded):
+                    self.proven = True
+                    return
+                self._time(int(last))
+                self.front = self._added_up(self.front)
+                changes += 1
+                if changes % REPORTED == 0:
+                    yield
+            if not changes:  # what the sweep did not keep may be before them
+                known = self.pool.sums[self._are_known(self.pool)]
+                if len(known) >= self.top:
+                    self.enough = float(np.partition(known, self.top - 1)[self.top - 1])
+                return
+
+    def _time(self, at: int) -> None:
+        """Time a placement at the front; of its terms, only the one whose bound is largest."""
+        key = int(self.front.keys[at])
+        if self.problem.total is not None:
+            self.timed[key] = self._seconds(key)
+            return
+        codes = [int(code) for code in self.front.codes[:, at]]
+        bounds = [(self.tables[k][code], k) for k, code in enumerate(codes) if not self.known[k][code]]
+        _, number = max(bounds)
+        code = codes[number]
+        self.tables[number][code] = self.terms[number].exact(self.products[number][code])
+        self.known[number][code] = True
+        if len(bounds) == 1:
+            self.timed[key] = self._seconds(key)
+
+    def _seconds(self, key: int) -> float:
+        """The time of a placement, without the constant."""
+        if key not in self.timed:
+            chosen, spent = self._chosen(key), 0.0
+            for position in range(self.end):
+                spent = self.problem.exactly(chosen[: position + 1], spent)
+            self.timed[key] = spent
+        return self.timed[key]
+
+    def _chosen(self, key: int) -> Matrix:
+        """The rows of a placement."""
+        chosen, left = self.blocks[key >> 32]
+        number = key & (1 << 32) - 1
+        for position in range(len(chosen), self.end):
+            for row in self.problem.rows(position, left):
+                rest = over(left, row)
+                ways = self.number(position + 1, rest)
+                if number < ways:
+                    break
+                number -= ways
+            chosen, left = (*chosen, row), rest
+        return chosen
+
+    def _block(self, number: int) -> tuple[Times, list[tuple[int, Codes]]]:
+        """The sums of a block's placements; and for each term the code of what its axes have in all of them, and the
+        codes of what they have besides.
+        """
+        chosen, left = self.blocks[number]
+        depth, ends = len(chosen), self._ends(len(chosen), left)
+        starts = [sum([self.code(chosen[k]) for k in term.axes if k < depth]) for term in self.terms]
+        besides = [ends[_later(positions, depth)] for positions in self.positions]
+        sums = self._sums(len(ends[0]), [self.tables[k][start:] for k, start in enumerate(starts)], besides)
+        return sums, list(zip(starts, besides, strict=True))
+
+    def _ends(self, position: int, left: Row) -> dict[int, Codes]:
+        """For all ways to choose the rows from a position on, the codes of the products of the rows at some positions.
+
+        The positions are bits. For example, 0b110 stands for the products of the rows at the positions 1 and 2.
+        """
+        if position == self.end:
+            return {0: np.zeros(1, np.int32)}
+        key = position, left
+        if key not in self.ends:
+            wanted = {_later(positions, position) for positions in self.positions} | {0}
+            pieces: dict[int, list[Codes]] = {positions: [] for positions in wanted}
+            for row in self.problem.rows(position, left):
+                ends, code = self._ends(position + 1, over(left, row)), self.code(row)
+                for positions in wanted:
+                    later = ends[_later(positions, position + 1)]
+                    pieces[positions].append(later + code if positions >> position & 1 else later)
+            empty = np.zeros(0, np.int32)
+            self.ends[key] = {each: np.concatenate([empty, *found]) for each, found in pieces.items()}
+        return self.ends[key]
+
+    def _sums(self, many: int, tables: Sequence[Times], codes: Sequence[Codes]) -> Times:
+        """The sums of the terms' entries for `many` placements, added in the order of the search that is best first."""
+        spent, number = np.zeros(many), 0
+        for stage in self.problem.stages:
+            closed = np.zeros(1)
+            for _ in stage.closed:
+                closed = closed + tables[number].take(codes[number])
+                number += 1
+            spent += closed
+        return spent
+
+    def _added_up(self, pool: _Pool) -> _Pool:
+        """The placements with their sums as the tables are now; the time itself where it is known of the whole."""
+        sums = _rounded(self._sums(len(pool.keys), self.tables, list(pool.codes)))
+        if self.problem.total is not None:
+            for at, key in enumerate(pool.keys.tolist()):
+                if key in self.timed:
+                    sums[at] = rounded(self.timed[key])
+        return _Pool(sums, pool.keys, pool.codes)
+
+    def _are_known(self, pool: _Pool) -> NDArray[np.bool_]:
+        """Which placements have nothing but times."""
+        if self.problem.total is not None:
+            return np.array([key in self.timed for key in pool.keys.tolist()], np.bool_)
+        found = np.full(len(pool.keys), True)
+        for known, codes in zip(self.known, pool.codes, strict=True):
+            found &= known.take(codes)
+        return found
+
+
+def _later(positions: int, position: int) -> int:
+    """Those of some positions that are not before another."""
+    return positions >> position << position
+
+
+def _joined(pools: Sequence[_Pool]) -> _Pool:
+    return _Pool(
+        np.concatenate([pool.sums for pool in pools]),
+        np.concatenate([pool.keys for pool in pools]),
+        np.concatenate([pool.codes for pool in pools], axis=1),
+    )
+
+
+def _rounded(values: Times) -> Times:
+    """As `rounded` does, for an array."""
+    mantissa, exponent = np.frexp(values)
+    found: Times = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
+    return found
+
+
+def _numbered(counts: Row) -> tuple[list[dict[int, int]], int]:
+    """For each level the part of a row's code that each factor has there, and how many codes there are."""
+    codes, space = [], 1
+    for count in counts:
+        found = {1: 0}
+        for prime, exponent in prime_factors(count).items():
+            found = {factor * prime**e: code + e * space for factor, code in found.items() for e in range(exponent + 1)}
+            space *= exponent + 1
+        codes.append(found)
+    return codes, space
