@@ -1,7 +1,9 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from benchmarks.bounds import KINDS, examine, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +44,15 @@ def test_no_program_is_faster_than_the_bound(
         bound = model.bound(reduction.goal)
         for program in program_graph(len(model.layout.levels), reduction.goal, 4).programs():
             assert bound <= model.seconds(program, reduction.goal) * (1 + 1e-9)
+
+
+def test_no_plan_in_chunks_is_below_the_bound() -> None:
+    """The first of the problems that `python -m benchmarks.bounds` draws."""
+    found: dict[str, Any] = {"below": [], "looseness": {}}
+    examine(1, 0, 300, found)
+    assert found["cases"] == 300
+    assert not found["below"]
+    assert len(table(found)) == 2 + len(KINDS) + 2
 
 
 @pytest.mark.parametrize("goal", PROGRAM_GOALS)

@@ -52,6 +52,18 @@ def test_a_fast_program_that_was_predicted_slow_is_a_miss() -> None:
     assert figures.top[1] == pytest.approx(3 / 4)
 
 
+def test_a_fast_program_that_was_not_among_the_best_predicted_is_seen_if_it_was_drawn() -> None:
+    reductions = [Reduction(("data",), 1 << 20)]
+    (case,) = cases(placements(SYSTEM, {"data": 8}), reductions, RING, every=0, best=10, sample=5)
+    numbered = zip(case.numbers[1:], case.measurements("torch")[1:], strict=True)
+    found = [replace(one, seconds=[case.plan.reductions[number or 0].seconds]) for number, one in numbered]
+    assert report(join(found, RING)).top[10] == 1
+    assert sum(report(join(found, RING)).others.values()) == 5
+    assert report(join(found[:10], RING)).others == {}
+    found[12] = replace(found[12], seconds=[1e-9])
+    assert report(join(found, RING)).top[10] == 0
+
+
 def test_a_program_within_the_noise_of_the_fastest_is_as_fast() -> None:
     pairs = join(measured(), RING)
     assert all(pair.hit(1, 0.0) for pair in pairs)

@@ -24,6 +24,11 @@ def test_every_short_program_and_the_best_long_ones_are_measured() -> None:
     assert 29 <= len(more.plan.reductions) <= 39
     best = sorted(more.plan.reductions, key=lambda planned: planned.seconds)
     assert best[0].seconds <= min(planned.seconds for planned in case.plan.reductions)
+    (sampled,) = cases(placements(SYSTEM, {"data": 4}), [Reduction(("data",), 1024)], RING, every=3, best=10, sample=5)
+    drawn = {planned.program for planned in sampled.plan.reductions[len(more.plan.reductions) :]}
+    assert len(drawn) == 5
+    assert sampled.plan.reductions[: len(more.plan.reductions)] == more.plan.reductions
+    assert {len(program.steps) for program in drawn} <= {4, 5}
     (one,) = cases(placements(SYSTEM, {"data": 4}), [Reduction(("data",), 1024)], RING, every=0, best=1)
     assert len(one.plan.reductions) == 1
 

@@ -31,7 +31,7 @@ def test_the_study_in_miniature(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     wanted = miniature_cases(GLOO)
     found = read_measurements(MINIATURE.file(tmp_path, "study"))
-    assert len(found) == sum(len(case.numbers) for case in wanted) == 17
+    assert len(found) == sum(len(case.numbers) for case in wanted) == 19
     assert [one.failed for one in found] == [None] * len(found)
     checked = 0
     for one in found:

@@ -60,6 +60,7 @@ def _rows(figures: Report) -> list[tuple[str, object]]:
         ("programs", figures.programs),
         ("noise", f"{figures.noise:.1%}"),
         *((f"fastest is among the {k} best predicted", f"{share:.0%}") for k, share in figures.top.items()),
+        ("programs beyond the 10 best predicted", _others(figures.others)),
         ("error of predicted times, median", f"{figures.median_error:.1%}"),
         ("error of predicted times, 90th percentile", f"{figures.worst_tenth_error:.1%}"),
         ("rank correlation", f"{figures.correlation:.3f}"),
@@ -69,6 +70,10 @@ def _rows(figures: Report) -> list[tuple[str, object]]:
         ("best speedup", f"{figures.best_speedup:.2f}x"),
         ("fastest program over the bound, median", f"{figures.over_bound:.2f}x"),
     ]
+
+
+def _others(others: dict[int, int]) -> str:
+    return ", ".join(f"{count} of {steps} steps" for steps, count in others.items()) or "none"
 
 
 def _why(pair: Pair) -> str:

@@ -31,7 +31,8 @@ from meshwright.workload.communication import parse_reduction
 @options.out("The file that measurements are added to, one JSON object per line.", required=True)
 @options.placement("matrices", multiple=True)
 @options.number("--every", 3, "Every program of at most this many steps,", 0, 20)
-@options.number("--best", 10, "and this many of the best predicted.", 0, 1000)
+@options.number("--best", 10, "and this many of the best predicted,", 0, 1000)
+@options.number("--sample", 0, "and this many of all others, drawn at random (always the same).", 0, 1000)
 @options.max_steps
 @click.option("--program", "texts", multiple=True, metavar="PROGRAM", help="Only this one; may be repeated.")
 @options.no_rooted
@@ -45,6 +46,7 @@ def bench(
     matrices: tuple[str, ...],
     every: int,
     best: int,
+    sample: int,
     max_steps: int,
     texts: tuple[str, ...],
     no_rooted: bool,
@@ -66,7 +68,7 @@ def bench(
     if texts:
         wanted = [case_of(placement, reduction, profile, texts) for placement in chosen for reduction in reductions]
     else:
-        wanted = cases(chosen, reductions, profile, every, best, max_steps, options.collectives(no_rooted))
+        wanted = cases(chosen, reductions, profile, every, best, max_steps, options.collectives(no_rooted), sample)
     measure_cases(system, wanted, out, measuring)
 
 

@@ -5,6 +5,7 @@ the communicators of libraries. What is sent takes the links that the system has
 round.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -13,7 +14,7 @@ from meshwright.placement.layout import Layout, check_links, inner_only
 from meshwright.system.model import Fabric, Level
 
 
-def bound(layout: Layout, goal: Goal, payload: int, *, detours: bool = True) -> float:
+def bound(layout: Layout, goal: Goal, payload: int, *, detours: bool = True, reducing: bool = True) -> float:
     """A lower bound on the time of any algorithm for a goal or a transfer: no schedule on these links can be faster.
 
     At each level, an instance is seen as one large device. Each instance that a group spans must send at least the
@@ -27,10 +28,13 @@ def bound(layout: Layout, goal: Goal, payload: int, *, detours: bool = True) -> 
     after that. A plain message is one of these, but what passes a switch that reduces may be a send when it goes in
     and a receive when it comes out, so the capacity through such switches counts twice.
 
-    detours: whether data may go round the slow links of a level, through another instance and back. Without that the
-    result is no bound; it shows what detours could gain.
+    detours: whether data may go round the slow links of a level, through another instance and back. reducing: whether
+    switches may reduce. Without them the result is no bound, but tells how much the bound counts on them.
     """
     check_links(layout.system)
+    if not reducing:
+        levels = [replace(level, link=replace(level.link, reduces=False)) for level in layout.system.levels]
+        layout = replace(layout, system=replace(layout.system, levels=tuple(levels)))
     # Only switches that reduce, and the cut of a ring, make the two ways to count different.
     differ = layout.system.order_matters or any(level.link.reduces for level in layout.system.levels)
     return payload * max(_counted(layout, goal, detours, once) for once in ((False, True) if differ else (False,)))

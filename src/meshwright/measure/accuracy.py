@@ -1,5 +1,6 @@
 """How good the predictions are: measurements joined with what the model says, in figures and as a picture."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -31,6 +32,11 @@ class Outcome:
     measured: float
     predicted: float
     spread: float
+
+    @property
+    def steps(self) -> int:
+        """The number of steps; of a mix, that of its longest program."""
+        return max(part.count(";") + 1 for part in self.program.split("|"))
 
     @property
     def error(self) -> float:
@@ -75,9 +81,13 @@ class Pair:
 
         For example, with a noise of 5% and a fastest program of 1.00 s, a program of 1.04 s among them is a hit.
         """
-        best = sorted(self.outcomes, key=lambda outcome: outcome.predicted)[:k]
         limit = self.fastest.measured * (1 + noise)
-        return min(outcome.measured for outcome in best) <= limit
+        return min(outcome.measured for outcome in self.predicted[:k]) <= limit
+
+    @property
+    def predicted(self) -> list[Outcome]:
+        """The programs, the one that is predicted to be the fastest first."""
+        return sorted(self.outcomes, key=lambda outcome: outcome.predicted)
 
     @property
     def speedup(self) -> float | None:
@@ -147,6 +157,9 @@ def _outcome(one: Measurement, model: CostModel) -> Outcome:
     return Outcome(one.program, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
 
 
+BEST = 10
+"""How many of the programs that are predicted best the widest figure of accuracy counts."""
+
 TELL_APART = 2.5
 """Two times differ with 95% confidence if they are further apart than this many times the median spread."""
 
@@ -155,15 +168,18 @@ TELL_APART = 2.5
 class Report:
     """The figures of the predictions, and of what was measured.
 
-    top: for each k, the share of pairs whose fastest program is among the k that are predicted best. share: of the
-    pairs in which a program beats the library's default. spread: how much slower the slowest placement is than the
-    fastest. over_bound: the fastest program over the bound, in the median.
+    top: for each k, the share of pairs whose fastest program is among the k that are predicted best, out of those that
+    were measured. others: for each number of steps, how many programs were measured that are not among the `BEST`
+    predicted best: only these can put the last figure of `top` in doubt. share: of the pairs in which a program beats
+    the library's default. spread: how much slower the slowest placement is than the fastest. over_bound: the fastest
+    program over the bound, in the median.
     """
 
     pairs: int
     programs: int
     noise: float
     top: dict[int, float]
+    others: dict[int, int]
     median_error: float
     worst_tenth_error: float
     correlation: float
@@ -186,7 +202,8 @@ def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:
         pairs=len(pairs),
         programs=len(outcomes),
         noise=noise,
-        top={k: mean(pair.hit(k, noise) for pair in pairs) for k in (1, 3, 5, 10)},
+        top={k: mean(pair.hit(k, noise) for pair in pairs) for k in (1, 3, 5, BEST)},
+        others=dict(sorted(Counter(other.steps for pair in pairs for other in pair.predicted[BEST:]).items())),
         median_error=float(np.percentile(errors, 50)),
         worst_tenth_error=float(np.percentile(errors, 90)),
         correlation=mean(pair.correlation for pair in pairs),

@@ -1,9 +1,10 @@
 """Benchmarks: which programs are measured, and the loop that every rank runs to measure them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import sqrt
+from random import Random
 from statistics import mean, stdev
 
 from meshwright.cost.library import Library
@@ -11,7 +12,7 @@ from meshwright.cost.model import CostModel
 from meshwright.errors import TooLargeError
 from meshwright.language.parse import parse_pipelined
 from meshwright.language.program import Collective, Pipelined, Program
-from meshwright.language.synthesis import MAX_STEPS, program_graph
+from meshwright.language.synthesis import MAX_STEPS, ProgramGraph, program_graph
 from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
 from meshwright.measure.trials.trial import Runner, check_results, payloads
 from meshwright.placement.layout import layout_of
@@ -25,6 +26,12 @@ STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 MOST_MEASUREMENTS = 20_000
 """More would take days."""
+
+MOST_LISTED = 1_000_000
+"""Of more programs, no sample is drawn."""
+
+SEED = 1
+"""Of the generator that draws samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,13 @@ def cases(
     best: int = 10,
     max_steps: int = MAX_STEPS,
     collectives: Sequence[Collective] = tuple(Collective),
+    sample: int = 0,
 ) -> list[Case]:
-    """For each placement and reduction: all programs of up to `every` steps, and the `best` of up to `max_steps`."""
+    """For each placement and reduction: every program of at most `every` steps; of those with at most `max_steps` the
+    `best` that are predicted to be fastest, and `sample` of the others, drawn at random.
+
+    Without a sample, nothing could show that a program which is not predicted to be among the best is fast.
+    """
     found = []
     total = 0
     for placement in placements:
@@ -93,11 +105,24 @@ def cases(
             check_measurements(total)
             if every:
                 programs |= dict.fromkeys(graph.programs())
+            longer = program_graph(levels, reduction.goal, max_steps, collectives)
             if best:
-                ranked = program_graph(levels, reduction.goal, max_steps, collectives).ranked(model)
-                programs |= dict.fromkeys(program for _, program in islice(ranked, best))
+                programs |= dict.fromkeys(program for _, program in islice(longer.ranked(model), best))
+            if sample:
+                programs |= dict.fromkeys(_drawn(longer, programs, sample))
             found.append(_case(placement, reduction, model, map(Pipelined.of, programs)))
     return found
+
+
+def _drawn(graph: ProgramGraph, known: Collection[Program], sample: int) -> list[Program]:
+    """Some of a graph's programs that are not known yet, each as likely as any other; always the same ones."""
+    if graph.count() > MOST_LISTED:
+        raise TooLargeError(
+            f"there are {graph.count():,} programs of at most {graph.max_steps} steps to draw from; at most "
+            f"{MOST_LISTED:,} can be: ask for shorter programs with --max-steps"
+        )
+    others = [program for program in graph.programs() if program not in known]
+    return Random(SEED).sample(others, min(sample, len(others)))
 
 
 def case_of(placement: Placement, reduction: Reduction, library: Library, texts: Sequence[str]) -> Case:

@@ -61,14 +61,17 @@ def _gap(plan: Plan) -> str:
 
 def _bound(plan: Plan, *, detours: bool = True, reducing: bool = True) -> float:
     """The bound, had it not counted on detours, or on switches that reduce."""
-    total = 0.0
-    for one in plan.communications:
-        what, layout = one.communication, layout_of(plan.placement, one.communication.axes)
-        if not reducing:
-            levels = [replace(level, link=replace(level.link, reduces=False)) for level in layout.system.levels]
-            layout = replace(layout, system=replace(layout.system, levels=tuple(levels)))
-        total += exposed(what) * bound(layout, what.goal, what.bytes, detours=detours)
-    return total
+    return sum(
+        exposed(one.communication)
+        * bound(
+            layout_of(plan.placement, one.communication.axes),
+            one.communication.goal,
+            one.communication.bytes,
+            detours=detours,
+            reducing=reducing,
+        )
+        for one in plan.communications
+    )
 
 
 def _compared(speedup: float) -> str:
