@@ -70,13 +70,13 @@ def test_bytes_are_counted_on_the_links_they_cross(bed: Testbed) -> None:
 def test_a_job_has_the_variables_of_torchrun_and_names_of_its_own(bed: Testbed, tmp_path: Path) -> None:
     program = (
         "import os, socket, pathlib\n"
-        "names = ['WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR']\n"
+        "names = ['WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'NCCL_HOSTID']\n"
         f"path = pathlib.Path({str(tmp_path)!r}) / os.environ['RANK']\n"
         "path.write_text(' '.join([socket.gethostname(), *(os.environ[name] for name in names)]))\n"
     )
     assert bed.run([sys.executable, "-c", program]) == 0
     found = [(tmp_path / str(rank)).read_text() for rank in range(4)]
-    assert found == [f"198.18.0.{rank + 1} 4 {rank % 2} 2 198.18.0.1" for rank in range(4)]
+    assert found == [f"198.18.0.{rank + 1} 4 {rank % 2} 2 198.18.0.1 device{rank}" for rank in range(4)]
     assert os.uname().nodename not in ("198.18.0.1", "198.18.0.4")
 
 

@@ -31,6 +31,11 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 flag_value=beds.DEFAULT_NAME,
                 help="Run in the devices of a testbed that is up; its name may follow.",
             ),
+            click.option(
+                "--device",
+                type=click.Choice(["cpu", "cuda"]),
+                help="For torch; the default is CUDA where all ranks have one. With --testbed, all ranks share one.",
+            ),
             click.option("--local", is_flag=True, help="Start all ranks on this machine, through torchrun or mpirun."),
             options.number("--least", 3, "The fewest repetitions."),
             options.number("--most", 20, "The most repetitions."),
@@ -52,7 +57,7 @@ def measure_cases(system: System, cases: Sequence[Case], out: Path, given: dict[
     """Measure what the file does not have yet, where the options say; with --local, this does not return."""
     least, name = given["least"], given["testbed"]
     patience = Patience(least, max(least, given["most"]), given["width"], given["budget"])
-    job = Job(system, cases, out, patience, given["timeout"], given["engine"])
+    job = Job(system, cases, out, patience, given["timeout"], given["engine"], given["device"])
     if given["local"] and job.engine in ("torch", "mpi"):
         arguments = [argument for argument in sys.argv[1:] if argument != "--local"]
         sys.exit(start_locally(job.engine, system.devices, arguments))

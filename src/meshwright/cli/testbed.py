@@ -14,6 +14,7 @@ from meshwright.cli.output import print_json, print_table, say
 from meshwright.errors import SpecError
 from meshwright.runtime.launch import safe_environment
 from meshwright.system.read import load_system
+from meshwright.testbed.gpu import shared_gpu
 from meshwright.testbed.network import BURST
 from meshwright.testbed.rates import measure_rates
 from meshwright.text.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
@@ -118,8 +119,9 @@ def check(name: str, as_json: bool, seconds: float) -> None:
 @testbed.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @name_option
 @click.option("--mpi", is_flag=True, help="Start the ranks through Open MPI's mpirun.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="cuda: all ranks share the GPU of this machine.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def exec(name: str, mpi: bool, command: tuple[str, ...]) -> None:  # noqa: A001
+def exec(name: str, mpi: bool, device: str | None, command: tuple[str, ...]) -> None:  # noqa: A001
     """Run COMMAND on every device, as ranks of one job: meshwright testbed exec -- python train.py
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as torchrun does. When one
@@ -130,7 +132,8 @@ def exec(name: str, mpi: bool, command: tuple[str, ...]) -> None:  # noqa: A001
     bed = beds.running(name)
     if mpi:
         sys.exit(subprocess.run(bed.mpirun(command), check=False, env=safe_environment()).returncode)
-    sys.exit(bed.run(command))
+    with shared_gpu(device) as added:
+        sys.exit(bed.run(command, os.environ | added))
 
 
 @testbed.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -20,12 +20,13 @@ from pathlib import Path
 from meshwright.errors import EngineError, SpecError
 from meshwright.measure.bench import Case, Patience, measure
 from meshwright.measure.records import Measurement, Records, entries
-from meshwright.measure.trials.runners import make_runner, require
+from meshwright.measure.trials.runners import make_runner, measured_as, require
 from meshwright.runtime.launch import wait_for_ranks
 from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.signals import die_with_parent, end_at_once, fork
 from meshwright.system.model import System
 from meshwright.testbed.bed import Testbed, running
+from meshwright.testbed.gpu import shared_gpu
 
 Bar = Callable[[int], AbstractContextManager[Callable[[Measurement], None]]]
 """Shows progress: opened with the number of measurements to make, then called with each one as it begins."""
@@ -40,7 +41,7 @@ def no_bar(_: int) -> AbstractContextManager[Callable[[Measurement], None]]:
 class Job:
     """Cases to measure on a system, and the file that the measurements are added to.
 
-    timeout: how many seconds a measurement may be stuck.
+    timeout: how many seconds a measurement may be stuck. device: cpu or cuda, for torch.
     """
 
     system: System
@@ -49,11 +50,13 @@ class Job:
     patience: Patience
     timeout: float
     engine: str = "torch"
+    device: str | None = None
 
     @property
     def measurements(self) -> list[Measurement]:
         """All of them, not yet measured."""
-        return [measurement for case in self.cases for measurement in case.measurements(self.engine)]
+        name = measured_as(self.engine, self.device)
+        return [measurement for case in self.cases for measurement in case.measurements(name)]
 
     def missing(self) -> list[Measurement]:
         """Those that the file does not have yet."""
@@ -64,7 +67,7 @@ class Job:
 def measure_here(job: Job, bar: Bar = no_bar) -> None:
     """Measure what is missing. Every rank calls this; the first one writes the file and shows the progress."""
     end_at_once()
-    runner = make_runner(job.engine, job.timeout)
+    runner = make_runner(job.engine, job.timeout, job.device)
     if 0 not in runner.ranks:
         measure(runner, job.cases, None, job.patience)
     else:
@@ -108,6 +111,12 @@ def measure_on(bed: Testbed, job: Job, bar: Bar = no_bar, say: Callable[[str], o
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # silence warnings that addresses have no names here
     require("torch")
     importlib.import_module("meshwright.measure.trials.torch")
+    with shared_gpu(job.device) as added:
+        os.environ.update(added)
+        _measure_all(bed, job, bar)
+
+
+def _measure_all(bed: Testbed, job: Job, bar: Bar) -> None:
     port = bed.port()
     while job.missing():
         port += 1  # the last one may not be free yet

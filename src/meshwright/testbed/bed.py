@@ -24,6 +24,7 @@ from meshwright.testbed.build import (
     remove,
     run_tool,
 )
+from meshwright.testbed.gpu import nccl_environment
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
 from meshwright.text.files import write_file
 
@@ -76,6 +77,7 @@ class Testbed:
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # silence warnings that addresses have no names here
             "OMP_NUM_THREADS": "1",  # many ranks share few cores
             TESTBED: self.network.name,
+            **nccl_environment(device),
         }
 
     def enter(self, device: int) -> None:

@@ -31,6 +31,15 @@ def start_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
     return run_locally(engine, ranks, arguments)
 
 
+def measured_as(engine: str, device: str | None) -> str:
+    """The name of an engine in measurements: on CUDA, if that was asked for, it is another than on the CPU.
+
+    >>> measured_as("torch", None), measured_as("torch", "cuda")
+    ('torch', 'torch-cuda')
+    """
+    return f"{engine}-cuda" if device == "cuda" else engine
+
+
 def make_runner(engine: str, timeout: float, device: str | None = None, host_devices: int | None = None) -> Runner:
     """The runner of an engine; the engine's library is loaded only now.
 
@@ -48,7 +57,7 @@ def make_runner(engine: str, timeout: float, device: str | None = None, host_dev
     if engine == "torch":
         from meshwright.measure.trials.torch import TorchRunner
 
-        return TorchRunner(timeout, device)
+        return TorchRunner(timeout, device, measured_as(engine, device))
     if engine == "mpi":
         from meshwright.measure.trials.mpi import MpiRunner
 

@@ -27,10 +27,9 @@ HEADWAY = 0.02
 class TorchRunner(Runner):
     """Runs a plan on the process group that torchrun's environment describes."""
 
-    name = "torch"
-
-    def __init__(self, timeout: float, device: str | None = None) -> None:
+    def __init__(self, timeout: float, device: str | None = None, name: str = "torch") -> None:
         """Join the process group."""
+        self.name = name
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise EngineError(
@@ -38,10 +37,14 @@ class TorchRunner(Runner):
             )
         local = int(os.environ.get("LOCAL_RANK", "0"))
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        enough = torch.cuda.is_available() and torch.cuda.device_count() >= here
-        self._device = torch.device(f"cuda:{local}" if device == "cuda" or (device is None and enough) else "cpu")
-        if self._device.type == "cuda":
-            if local >= (found := torch.cuda.device_count()):
+        self._one_clock = TESTBED in os.environ
+        found = 0 if self._one_clock and device != "cuda" else torch.cuda.device_count()
+        if self._one_clock and found:  # all ranks are on this machine, and may share a GPU
+            local %= found
+        on_cuda = device == "cuda" or (device is None and found >= here)
+        self._device = torch.device(f"cuda:{local}" if on_cuda else "cpu")
+        if on_cuda:
+            if local >= found:
                 raise EngineError(f"--device cuda: local rank {local} has no CUDA device of its own; {found} are here")
             torch.cuda.set_device(self._device)
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
@@ -51,7 +54,6 @@ class TorchRunner(Runner):
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"cannot join the process group: {first_line(error)}") from error
         self.ranks = (dist.get_rank(),)
-        self._one_clock = TESTBED in os.environ
         if self._one_clock:
             torch.set_num_threads(1)  # PyTorch may have been loaded before the environment said so
         self._agreeing = 0.0
