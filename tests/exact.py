@@ -5,17 +5,17 @@ from math import prod
 
 from meshwright import Goal, Program, Step
 from meshwright.language.program import all_steps
-from meshwright.language.semantics import RuleBrokenError, State, apply_step, state_of
+from meshwright.language.semantics import RuleBrokenError, State, apply_step, end_of, state_of
 
 
 def exact_programs(radices: tuple[int, ...], max_steps: int, goal: Goal = Goal.ALL_REDUCE) -> set[Program]:
     size = prod(radices)
-    end = state_of(goal.end, size)
+    end = end_of(goal, size)
     steps = all_steps(len(radices))
 
     @cache
     def completions(state: State, left: int) -> tuple[tuple[Step, ...], ...]:
-        if state == end:
+        if state[: len(end)] == end:
             return ((),)
         if left == 0:
             return ()

@@ -22,7 +22,8 @@ from meshwright import (
     program_graph,
 )
 from meshwright.cost.algorithms import ALGORITHMS
-from meshwright.cost.library import Library, LibraryRule
+from meshwright.cost.contention import step_kind
+from meshwright.cost.library import Library, LibraryRule, library_names
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
 from meshwright.language.semantics import apply_step, state_of
@@ -79,6 +80,18 @@ def test_the_closed_form_equals_the_naive_router(
         assert cost.algorithm == algorithm
         assert cost.seconds == pytest.approx(naive.step(step, chunks, algorithm), rel=1e-9)
         state = apply_step(state, step, naive.hierarchy.radices)
+
+
+@given(cases(max_devices=64), st.sampled_from(library_names()), st.integers(1, 2**36))
+def test_a_reduce_never_takes_longer_than_an_all_reduce(
+    case: tuple[Placement, list[str]], library: str, payload: int
+) -> None:
+    model = CostModel(layout_of(*case), load_library(library), payload)
+    levels = len(model.layout.levels)
+    reduce, both = (
+        program_graph(levels, goal).least(step_kind, model.kind_seconds) for goal in (Goal.REDUCE, Goal.ALL_REDUCE)
+    )
+    assert reduce <= both * (1 + 1e-9)
 
 
 @given(cases(max_devices=64), st.sampled_from(TRANSFER_GOALS), st.integers(1, 2**30))

@@ -211,6 +211,7 @@ def test_double_counting_shows_in_the_numbers() -> None:
         ("Reduce all; AllGather inside node", "step 2 .* different numbers of parts, or none"),
         ("Reduce all; Broadcast inside node", "step 2 .* nothing to send"),
         ("Reduce all", "device 1 ends with other parts"),
+        ("ReduceScatter all", "device 0 ends with other parts"),
     ],
 )
 def test_what_cannot_run_is_refused(text: str, message: str) -> None:

@@ -30,6 +30,9 @@ def test_known_numbers_of_programs(levels: int, counts: list[int]) -> None:
         ("ReduceScatter inside node; ReduceScatter across node", "reduce-scatter"),
         ("AllGather across node; AllGather inside node", "all-gather"),
         ("Reduce inside node; Reduce masters of node", "reduce"),
+        ("AllReduce all", "reduce"),
+        ("AllReduce inside node; AllReduce masters of node", "reduce"),
+        ("ReduceScatter inside node; AllReduce across node; AllGather inside node", "reduce"),
         ("Broadcast masters of node; Broadcast inside node", "broadcast"),
     ],
 )
@@ -74,6 +77,14 @@ def test_the_explanation_names_step_group_and_rule(
 def test_what_should_be_gone_is_named() -> None:
     with pytest.raises(InvalidProgramError, match="device 0 still holds part 1"):
         check_program(parse_program("AllReduce all", TWO), TWO, Goal.REDUCE_SCATTER)
+
+
+def test_of_a_reduce_only_what_the_root_holds_is_asked_for() -> None:
+    with pytest.raises(InvalidProgramError, match="part 0 of device 0 lacks the contribution of device 3"):
+        check_program(parse_program("AllReduce inside node", TWO), TWO, Goal.REDUCE)
+    longer = parse_program("AllReduce inside node; AllReduce masters of node; Broadcast inside node", TWO)
+    with pytest.raises(InvalidProgramError, match="already reached before step 3"):
+        check_program(longer, TWO, Goal.REDUCE)
 
 
 def test_large_groups_are_explained_with_their_real_device_numbers() -> None:

@@ -42,7 +42,7 @@ def test_pinned_numbers_of_programs(levels: int, counts: list[int]) -> None:
     [
         (Goal.REDUCE_SCATTER, [1, 3, 11, 49]),
         (Goal.ALL_GATHER, [1, 5, 65, 516]),
-        (Goal.REDUCE, [1, 2, 4, 8]),
+        (Goal.REDUCE, [3, 56, 1436, 9266]),
         (Goal.BROADCAST, [1, 3, 12, 60]),
     ],
 )

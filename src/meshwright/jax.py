@@ -185,6 +185,11 @@ def _check_varying(planned: Planned, flat: Any, names: Sequence[str]) -> None:
 def _role(plan: Plan, number: int) -> Role:
     """What every device does in a reduction: without rooted collectives, all do the same as the first."""
     role = role_of(plan, number, 0)
+    goal = role.planned.communication.goal
+    if Holding.ROOT in (goal.start, goal.end):
+        raise EngineError(
+            f"JAX has no rooted collectives, so the {describe(role.planned)} cannot run: plan an all-reduce instead"
+        )
     for flow in role.flows:
         for k, step in enumerate(flow.program.steps, 1):
             if step.collective in ROOTED or step.grouping.masters:

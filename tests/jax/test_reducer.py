@@ -187,6 +187,12 @@ def test_rooted_steps_are_refused_by_name() -> None:
         Reducer(one_program("Reduce inside node; AllReduce masters of node; Broadcast inside node"))
 
 
+@pytest.mark.parametrize(("goal", "text"), [(Goal.REDUCE, HIERARCHICAL), (Goal.BROADCAST, "Broadcast all")])
+def test_rooted_goals_are_refused(goal: Goal, text: str) -> None:
+    with pytest.raises(EngineError, match=f"so the {goal} over data cannot run: plan an all-reduce instead"):
+        Reducer(one_program(text, goal))
+
+
 def test_the_planner_can_leave_rooted_steps_out() -> None:
     best = plan(
         parse_system("node=2@1GB/s,gpu=4@8GB/s"),

@@ -135,9 +135,12 @@ def goals() -> None:
     gather = Reducer(hierarchical(Goal.ALL_GATHER))
     assert gather.all_gather(part, out=np.empty(11, np.int64)).tolist() == total.tolist()
     assert gather.all_gather(np.array([rank % 2 == 0])).tolist() == [True, False, True, False]
-    mine = whole[rank].copy()
-    Reducer(hierarchical(Goal.REDUCE)).reduce(mine)
-    assert rank > 0 or mine.tolist() == total.tolist()
+    programs = programs_of("node=2,gpu=2", Goal.REDUCE)  # most leave something with other ranks than the first too
+    reducer = Reducer(plan_of("node=2,gpu=2", programs, Goal.REDUCE))
+    for number, program in enumerate(programs):
+        mine = whole[rank].copy()
+        reducer.reduce(mine, over=number)
+        assert rank > 0 or mine.tolist() == total.tolist(), program
     for dtype in ("float16", "int64", "S3", "datetime64[s]"):
         mine = whole[rank].astype(dtype)
         Reducer(hierarchical(Goal.BROADCAST)).broadcast(mine)

@@ -150,10 +150,12 @@ def goals(rank: int) -> None:
         assert torch.equal(out, total)
         assert gather.all_gather(torch.tensor([rank, rank])).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
         assert gather.all_gather(torch.tensor([rank % 2 == 0])).tolist() == [True, False, True, False]
-        reducer = Reducer(hierarchical(Goal.REDUCE))
-        mine = whole[rank].clone()
-        reducer.reduce(mine)
-        assert rank > 0 or torch.equal(mine, total)
+        programs = programs_of("node=2,gpu=2", Goal.REDUCE)  # most leave something with other ranks than the first too
+        reducer = Reducer(plan_of("node=2,gpu=2", programs, Goal.REDUCE))
+        for number, program in enumerate(programs):
+            mine = whole[rank].clone()
+            reducer.reduce(mine, over=number)
+            assert rank > 0 or torch.equal(mine, total), program
         sender = Reducer(hierarchical(Goal.BROADCAST))
         for dtype in (torch.int64, torch.bool, torch.complex64, torch.int16):
             mine = whole[rank].to(dtype)

@@ -20,7 +20,8 @@ class Holding(Enum):
     """Every device holds only its own part of the payload, with the contributions of all."""
 
     ROOT = auto()
-    """The root holds the whole payload, with the contributions of all; the others hold nothing."""
+    """The root holds the whole payload, with the contributions of all. Before a program the others hold nothing; after
+    it they may hold anything, which is of no use."""
 
 
 Least = Callable[[int, int, bool], tuple[float, float]]

@@ -43,8 +43,8 @@ def run_program(
 
     Arrays may have any shape and dtype; a payload that the parts do not divide evenly is padded, and cut again at the
     end. all-reduce, reduce-scatter and reduce take an array of the same shape from every device; all-gather takes each
-    device's part; broadcast takes the first device's array and None from the others. Where the goal leaves a device
-    with nothing, its result is None; a part is flat, and the last ones are shorter or empty where padding was cut.
+    device's part; broadcast takes the first device's array and None from the others. reduce gives the first device's
+    result, and None for the others; a part is flat, and the last ones are shorter or empty where padding was cut.
 
     >>> from meshwright import parse_hierarchy, parse_program
     >>> h = parse_hierarchy("node=2,gpu=2")
@@ -141,15 +141,17 @@ def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], leng
     if goal.end is Holding.PART:
         wanted = np.zeros_like(device.holds)
         wanted[device.position] = True
+    elif goal.end is Holding.ROOT and rank > 0:
+        return None
     else:
-        wanted = np.full_like(device.holds, goal.end is not Holding.ROOT or rank == 0)
+        wanted = np.ones_like(device.holds)
     if not np.array_equal(device.holds, wanted):
         raise InvalidProgramError(
             "reaches the goal", f"device {rank} ends with other parts than the goal ({goal}) asks for"
         )
     if goal.end is Holding.PART:
         return np.array(device.parts[device.position][: _part_length(rank, width, length)])
-    return device.parts.reshape(-1)[:length].reshape(shape) if wanted.all() else None
+    return device.parts.reshape(-1)[:length].reshape(shape)
 
 
 def _groups(devices: NDArray[Any], grouping: Grouping) -> Iterable[list[_Device]]:

@@ -52,6 +52,11 @@ def state_of(holding: Holding | None, size: int) -> State:
     return ((everything,) * size,) * size
 
 
+def end_of(goal: Goal, size: int) -> State:
+    """What the first devices must hold when a goal is reached: the root alone where it asks nothing of the others."""
+    return state_of(goal.end, size)[: 1 if goal.end is Holding.ROOT else size]
+
+
 def apply_step(state: State, step: Step, radices: tuple[int, ...]) -> State:
     """The state after a step; raises `RuleBrokenError` if a rule forbids it."""
     after = list(state)
@@ -205,10 +210,10 @@ def check_program(program: Program, hierarchy: Hierarchy, goal: Goal = Goal.ALL_
     def real(numbers: Sequence[int]) -> list[int]:
         return [number_of(digits_of(number, radices), hierarchy.radices) for number in numbers]
 
-    state, end = state_of(goal.start, size), state_of(goal.end, size)
+    state, end = state_of(goal.start, size), end_of(goal, size)
     for number, step in enumerate(program.steps, 1):
         name = f"step {number} ({step_text(step, hierarchy.names)})"
-        if state == end:
+        if state[: len(end)] == end:
             raise InvalidProgramError(
                 "no needless steps",
                 f"the goal is already reached before {name}: leave it and what follows out",
@@ -226,7 +231,7 @@ def check_program(program: Program, hierarchy: Hierarchy, goal: Goal = Goal.ALL_
                 number,
                 group,
             ) from None
-    if state != end:
+    if state[: len(end)] != end:
         detail, *numbers = _missing(state, end)
         raise InvalidProgramError(
             "reaches the goal",
@@ -247,7 +252,7 @@ def _group_text(step: Step, digits: tuple[int, ...], hierarchy: Hierarchy) -> st
 
 def _missing(state: State, end: State) -> tuple[Any, ...]:
     """The first difference, as a text with a `{}` for each of the numbers of devices or parts that follow."""
-    for device, (held, wanted) in enumerate(zip(state, end, strict=True)):
+    for device, (held, wanted) in enumerate(zip(state, end, strict=False)):
         for part, (has, needs) in enumerate(zip(held, wanted, strict=True)):
             if has and not needs:
                 return "device {} still holds part {}", device, part

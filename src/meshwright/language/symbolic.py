@@ -42,6 +42,7 @@ def reduced(entry: int, levels: int) -> int:
     return entry >> levels
 
 
+@cache
 def state_of(holding: Holding | None, levels: int) -> State:
     """The state of a group at the start of a goal, or at its end."""
     every = (1 << levels) - 1
@@ -51,6 +52,12 @@ def state_of(holding: Holding | None, levels: int) -> State:
     entries = {Holding.CONTRIBUTION: 0, Holding.WHOLE: all_reduced, Holding.PART: every | all_reduced}
     assert holding is not None
     return (entries[holding],) * (every + 1)
+
+
+def is_end(state: State, goal: Goal, levels: int) -> bool:
+    """Whether a state reaches the goal: only the root's entry matters where the goal asks nothing of the others."""
+    end = state_of(goal.end, levels)
+    return state[-1] == end[-1] if goal.end is Holding.ROOT else state == end
 
 
 def successors(
@@ -191,7 +198,7 @@ def is_valid(program: Program, levels: int, goal: Goal) -> bool:
         states = run_symbolically(program, levels, goal)
     except InvalidProgramError:
         return False
-    return states.index(states[-1]) == len(states) - 1 and states[-1] == state_of(goal.end, levels)
+    return [is_end(state, goal, levels) for state in states] == [False] * len(program.steps) + [True]
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Synthesis: programs are paths in the graph of symbolic states, from a goal's start to its end.
+"""Synthesis: programs are paths in the graph of symbolic states, from a goal's start to one of its ends.
 
 The graph depends on the number of levels, never on the radices. Counting, listing and ranking all walk the same graph.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from meshwright.errors import MeshwrightError, TooLargeError
 from meshwright.language.goals import Goal, as_goal
 from meshwright.language.program import Collective, Program, Step, as_collectives
-from meshwright.language.symbolic import HOPELESS_LEVELS, State, hopeless, state_of, successors
+from meshwright.language.symbolic import HOPELESS_LEVELS, State, hopeless, is_end, state_of, successors
 from meshwright.text.spec import shown
 
 MAX_STEPS = 5
@@ -41,19 +41,22 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class ProgramGraph:
-    """The symbolic states on the valid programs of at most `max_steps` steps, and the steps between them."""
+    """The symbolic states on the valid programs of at most `max_steps` steps, and the steps between them.
+
+    ends: the states that reach the goal; there are several where it does not matter what some devices hold.
+    """
 
     levels: int
     goal: Goal
     max_steps: int
     start: State
-    end: State
+    ends: frozenset[State]
     edges: Mapping[State, tuple[tuple[Step, State], ...]]
 
     @cached_property
     def lengths(self) -> dict[State, int]:
         """For each state the possible numbers of steps to the end, as bits: 0b1010 is one step or three."""
-        lengths = {self.end: 1}
+        lengths = dict.fromkeys(self.ends, 1)
         for _ in range(self.max_steps):
             for state, edges in self.edges.items():
                 bits = 0
@@ -65,11 +68,10 @@ class ProgramGraph:
 
     def count(self) -> int:
         """How many programs there are, without listing them."""
-        counts = {self.end: 1}
+        reached = counts = dict.fromkeys(self.ends, 1)
         for _ in range(self.max_steps):
-            counts = {state: sum(counts.get(after, 0) for _, after in edges) for state, edges in self.edges.items()} | {
-                self.end: 1
-            }
+            sums = {state: sum(counts.get(after, 0) for _, after in edges) for state, edges in self.edges.items()}
+            counts = sums | reached
         return counts.get(self.start, 0)
 
     def programs(self) -> Iterator[Program]:
@@ -93,10 +95,11 @@ class ProgramGraph:
         """The graph as arrays: the start's number, the number of the state that each edge leads to, and at which edge
         the edges of each state begin.
 
-        The end comes after all other states; the number after it stands for all states without a way to the end.
+        All ends have the number after all other states; the next one stands for all states without a way to an end.
         """
-        numbers = {state: number for number, state in enumerate([*self.edges, self.end])}
-        targets = [numbers.get(after, len(numbers)) for out in self.edges.values() for _, after in out]
+        end = len(self.edges)
+        numbers = {state: number for number, state in enumerate(self.edges)} | dict.fromkeys(self.ends, end)
+        targets = [numbers.get(after, end + 1) for out in self.edges.values() for _, after in out]
         begins = list(accumulate((len(out) for out in self.edges.values()), initial=0))
         return numbers[self.start], np.array(targets, dtype=np.int64), np.array(begins, dtype=np.int64)
 
@@ -122,7 +125,7 @@ class ProgramGraph:
 
         `cost` is called once for each kind of edges (see `kinds`).
         """
-        if self.start == self.end:
+        if self.start in self.ends:
             return 0.0
         if self.start not in self.edges:
             return inf
@@ -167,7 +170,7 @@ class ProgramGraph:
         if not all(price >= 0 for out in edges.values() for price, _, _ in out):
             raise MeshwrightError("the cost function gave a cost that is negative or not a number")
         # What remains from a state: rounded cost and steps, to compare by, and the cost itself.
-        nothing_left = {self.end: (0.0, 0, 0.0)}
+        nothing_left = dict.fromkeys(self.ends, (0.0, 0, 0.0))
         remaining = [nothing_left]
         for _ in range(self.max_steps):
             best = dict(nothing_left)
@@ -188,7 +191,7 @@ class ProgramGraph:
         heap: list[tuple[float, int, int, float, tuple[Step, ...], State]] = [(0.0, 0, pushed, 0.0, (), self.start)]
         while heap:
             _, _, _, spent, steps, state = heappop(heap)
-            if state == self.end:
+            if state in self.ends:
                 yield spent, Program(steps)
                 continue
             left = remaining[self.max_steps - len(steps) - 1]
@@ -233,20 +236,22 @@ def program_graph(
 
 @lru_cache(maxsize=64)
 def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozenset[Collective]) -> ProgramGraph:
-    start, end = state_of(goal.start, levels), state_of(goal.end, levels)
+    start = state_of(goal.start, levels)
+    ends = {start} if is_end(start, goal, levels) else set()
     edges: dict[State, tuple[tuple[Step, State], ...]] = {}
     depth = {start: 0}
     frontier = [start]
     for steps in range(1, max_steps + 1):
         reached = []
         for state in frontier:
-            if state == end:
+            if state in ends:
                 continue
             out = []
             for step, after in successors(state, levels, collectives):
                 if after not in depth:
-                    dead = steps == max_steps or (levels <= HOPELESS_LEVELS and hopeless(after, levels))
-                    if dead and after != end:
+                    if is_end(after, goal, levels):
+                        ends.add(after)
+                    elif steps == max_steps or (levels <= HOPELESS_LEVELS and hopeless(after, levels)):
                         continue
                     depth[after] = steps
                     reached.append(after)
@@ -258,7 +263,7 @@ def _program_graph(levels: int, goal: Goal, max_steps: int, collectives: frozens
                     f"even to count them or to find the k best; at most {steps} steps (--max-steps {steps}) can be"
                 )
         frontier = reached
-    return _trimmed(ProgramGraph(levels, goal, max_steps, start, end, edges), depth)
+    return _trimmed(ProgramGraph(levels, goal, max_steps, start, frozenset(ends), edges), depth)
 
 
 def _trimmed(graph: ProgramGraph, depth: dict[State, int]) -> ProgramGraph:

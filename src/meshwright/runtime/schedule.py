@@ -160,8 +160,13 @@ class _Lowering:
         self.reorders.append(reorders)
 
     def finish(self) -> None:
-        ends = enumerate(self.orders[-1] if self.goal.end is not Holding.PART else ())
-        self.reorders.append({k: (held, self.start) for k, held in ends if held is not None and held != self.start})
+        """Put the tensor back in order on the devices that are to have the whole of it."""
+        reorders = {}
+        for kind, held in enumerate(self.orders[-1]):
+            wanted = self.goal.end is Holding.WHOLE or (self.goal.end is Holding.ROOT and kind == self.kinds[-1])
+            if wanted and held is not None and held != self.start:
+                reorders[kind] = held, self.start
+        self.reorders.append(reorders)
 
     def schedule(self, device: int) -> Schedule:
         """What a device does; buffers are chosen at the end."""
@@ -182,7 +187,7 @@ class _Lowering:
             moves.append(Call(step.collective, number, self.group(digits, levels), INPUT, INPUT, taken, given))
         if kind in self.reorders[-1]:
             moves.append(self.reorder(*self.reorders[-1][kind]))
-        ends_with_nothing = self.orders[-1][kind] is None
+        ends_with_nothing = self.goal.end is Holding.ROOT and device > 0
         return _with_buffers(moves, self.goal, self.blocks(self.start), ends_with_nothing)
 
     def reorder(self, before: Order, after: Order) -> Copy:
