@@ -13,6 +13,7 @@ from meshwright import (
     Link,
     Placement,
     Program,
+    Reduction,
     Step,
     System,
     load_library,
@@ -22,7 +23,7 @@ from meshwright import (
     program_graph,
 )
 from meshwright.cost.algorithms import ALGORITHMS
-from meshwright.cost.contention import step_kind
+from meshwright.cost.contention import step_family, step_kind
 from meshwright.cost.library import Library, LibraryRule, library_names
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
@@ -31,7 +32,7 @@ from meshwright.language.symbolic import NOTHING, scattered
 from meshwright.placement.hierarchy import digits_of
 from meshwright.placement.layout import Layout, layout_of
 from tests.naive import Naive, applicable
-from tests.strategies import links, systems_with_axes
+from tests.strategies import links, problems, systems_with_axes
 
 
 @st.composite
@@ -89,7 +90,7 @@ def test_a_reduce_never_takes_longer_than_an_all_reduce(
     model = CostModel(layout_of(*case), load_library(library), payload)
     levels = len(model.layout.levels)
     reduce, both = (
-        program_graph(levels, goal).least(step_kind, model.kind_seconds) for goal in (Goal.REDUCE, Goal.ALL_REDUCE)
+        program_graph(levels, goal).least(step_family, model.all_seconds) for goal in (Goal.REDUCE, Goal.ALL_REDUCE)
     )
     assert reduce <= both * (1 + 1e-9)
 
@@ -201,3 +202,21 @@ def test_shared_processors_work_on_every_message_and_every_call(program: str, wo
     steps = model.steps(parse_program(program, layout.hierarchy))
     assert sum(phase.processing for step in steps for phase in step.phases) == pytest.approx(work / 1000)
     assert sum(step.seconds for step in steps) == pytest.approx(work / 1000)
+
+
+@given(problems(), st.sampled_from([1, 9_999, 10_001, 16_384, 262_143, 262_144, 2**27 + 1]))
+@settings(max_examples=60)
+def test_times_from_the_prices_of_another_payload_are_those_of_the_steps(
+    problem: tuple[System, dict[str, int], list[Reduction], str], payload: int
+) -> None:
+    """Also at the sizes where libraries change their algorithms, and where groups hold different amounts."""
+    system, axes, reductions, library = problem
+    placement = next(iter(placements(system, axes)))
+    layout = layout_of(placement, reductions[0].axes)
+    first = CostModel(layout, load_library(library), reductions[0].bytes)
+    other, alone = first.with_payload(payload), CostModel(layout, load_library(library), payload)
+    kinds, _ = program_graph(len(layout.levels), reductions[0].goal, 3).kinds(step_kind)
+    for kind in kinds:
+        first.kind_seconds(kind)
+        step = min(alone.options(kind, alone.rule(kind)), key=lambda option: option.seconds)
+        assert other.kind_seconds(kind) == pytest.approx(step.seconds, rel=1e-12)

@@ -28,6 +28,33 @@ def step_kind(levels: int, state: State, step: Step) -> StepKind:
     return StepKind(step, tuple([scattered(state[z], levels) for z in first_devices(levels, step.grouping)]))
 
 
+class Family(NamedTuple):
+    """A kind of step, the number of its family, and the sets of levels along which groups are scattered, each once.
+
+    The times of a family's kinds differ only by how much the devices hold. Where all groups hold the same, that is so
+    for all kinds of the same step; where they do not, a kind is a family of its own.
+    """
+
+    kind: StepKind
+    number: int
+    along: tuple[int, ...]
+
+
+def family_of(kind: StepKind) -> Family:
+    """A kind of step as one of a family."""
+    along = tuple(set(kind.scattered))
+    key = kind.step, () if len(along) == 1 else kind.scattered
+    return Family(kind, _FAMILIES.setdefault(key, len(_FAMILIES)), along)
+
+
+def step_family(levels: int, state: State, step: Step) -> Family:
+    """The kind of a step taken in a state, as one of a family."""
+    return family_of(step_kind(levels, state, step))
+
+
+_FAMILIES: dict[tuple[Step, tuple[int, ...]], int] = {}
+
+
 @lru_cache(maxsize=4096)
 def first_devices(levels: int, grouping: Grouping) -> tuple[int, ...]:
     """The symbolic index of the first device of each kind of group of a grouping.
@@ -116,13 +143,13 @@ def _heaviest(layout: Layout, grouping: Grouping, level: int, kinds: dict[int, f
     below it, there is one group of 6 bytes and two of 12 bytes, 30 bytes in all. With `level` below the GPUs, a place
     is a single GPU: the heaviest holds 12 bytes.
     """
-    over = range(grouping.first, grouping.last + 1)
-    free = [h for h, k in enumerate(layout.levels) if k >= level and h not in over]
-    totals: dict[tuple[bool, ...], float] = {}
+    free = 0
+    for number, at in enumerate(layout.levels):
+        if at >= level and not grouping.first <= number <= grouping.last:
+            free |= 1 << number
+    totals: dict[int, float] = {}
     for kind, held in kinds.items():
-        place = tuple(bool(kind >> h & 1) for h in range(len(layout.levels)) if h not in free)
-        weight = prod(1 if kind >> h & 1 else layout.radices[layout.levels[h]] - 1 for h in free)
-        totals[place] = totals.get(place, 0.0) + weight * held
+        totals[kind & ~free] = totals.get(kind & ~free, 0.0) + layout.others[free & ~kind] * held
     return max(totals.values())
 
 

@@ -5,16 +5,17 @@ a port add up. The time of a phase is that of the most loaded link, plus its mes
 follow each other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.algorithms import phases, transfer_phase
 from meshwright.cost.bound import bound
-from meshwright.cost.contention import Contention, StepKind, contention, step_kind
+from meshwright.cost.contention import Contention, Family, StepKind, contention, family_of, step_kind
 from meshwright.cost.library import Library, LibraryRule
 from meshwright.cost.routing import busiest_line, busiest_link
 from meshwright.cost.traffic import Phase, Phases
@@ -103,6 +104,35 @@ class StepCost:
         """The seconds with a share of the bytes, for each of some shares."""
         return sum((phase.seconds_at(shares) for phase in self.phases), np.zeros(len(shares)))
 
+    @property
+    def price(self) -> "Price":
+        """The time of the step as a function of the bytes held."""
+        works = [(phase.bottleneck.seconds, phase.processing, phase.latency, phase.turns) for phase in self.phases]
+        if any(processing or turns for _, processing, _, turns in works):
+            return Price(self.held, 0.0, 0.0, tuple(works))
+        return Price(self.held, sum([work for work, *_ in works]), sum([latency for *_, latency, _ in works]), ())
+
+
+class Price(NamedTuple):
+    """What a step takes when a device holds `held` bytes, so that its time with any other number of bytes follows.
+
+    The bytes of all groups grow together, so that the links' work grows with them, and latency does not. work, latency:
+    of all phases that just add up; phases: the work, processing, latency and turns of each of the others.
+    """
+
+    held: float
+    work: float
+    latency: float
+    phases: tuple[tuple[float, float, float, float], ...]
+
+    def seconds(self, held: float) -> float:
+        """The time when a device holds some bytes."""
+        share = held / self.held
+        found = share * self.work + self.latency
+        for work, processing, latency, turns in self.phases:
+            found += _together(max(processing, share * work), latency, turns)
+        return found
+
 
 class CostModel:
     """The times of steps and programs of one reduction: a layout, a library, and the bytes that each device holds."""
@@ -116,6 +146,14 @@ class CostModel:
         self._levels = layout.system.levels
         self._seconds: dict[StepKind, float] = {}
         self._held: dict[int, float] = {}
+        self._prices: dict[tuple[int, int | None], list[Price]] = {}
+        self._rules = dict(library.rules)
+
+    def with_payload(self, payload: int) -> "CostModel":
+        """The model of another payload. What either of them computes serves both."""
+        other = CostModel(self.layout, self.library, payload)
+        other._prices = self._prices
+        return other
 
     def __call__(self, state: State, step: Step) -> float:
         """The seconds of a step taken in a state: the cost function for synthesis."""
@@ -124,8 +162,23 @@ class CostModel:
     def kind_seconds(self, kind: StepKind) -> float:
         """The seconds of all steps of a kind."""
         if kind not in self._seconds:
-            self._seconds[kind] = self._step(kind).seconds
+            (self._seconds[kind],) = self.all_seconds([family_of(kind)])
         return self._seconds[kind]
+
+    def all_seconds(self, kinds: Sequence[Family]) -> list[float]:
+        """The seconds of steps of several kinds."""
+        found = []
+        for kind, number, along in kinds:
+            held = self._bytes(along[0]) if len(along) == 1 else max([self._bytes(levels) for levels in along])
+            rule = self._rules[kind.step.collective][0]
+            if rule.up_to is not None:
+                rule = self.library.rule(kind.step.collective, held)
+            key = number, rule.up_to
+            if key not in self._prices:
+                self._prices[key] = [option.price for option in self.options(kind, rule)]
+            prices = self._prices[key]
+            found.append(prices[0].seconds(held) if len(prices) == 1 else min([each.seconds(held) for each in prices]))
+        return found
 
     def step(self, state: State, step: Step) -> StepCost:
         """The time of a step taken in a state, and where it goes."""

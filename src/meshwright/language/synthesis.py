@@ -3,7 +3,7 @@
 The graph depends on the number of levels, never on the radices. Counting, listing and ranking all walk the same graph.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
@@ -120,17 +120,17 @@ class ProgramGraph:
             self._kinds[kind] = list(found), np.array(index, dtype=np.int64)
         return self._kinds[kind]
 
-    def least(self, kind: Callable[[int, State, Step], K], cost: Callable[[K], float]) -> float:
+    def least(self, kind: Callable[[int, State, Step], K], costs: Callable[[Sequence[K]], Sequence[float]]) -> float:
         """The cost of the cheapest program, without the program; infinite if there is none.
 
-        `cost` is called once for each kind of edges (see `kinds`).
+        `costs` is called once, with all kinds of edges (see `kinds`).
         """
         if self.start in self.ends:
             return 0.0
         if self.start not in self.edges:
             return inf
         kinds, index = self.kinds(kind)
-        return float(self._left(np.array([cost(each) for each in kinds])[index])[-1][self._numbered[0]])
+        return float(self._left(np.array(costs(kinds))[index])[-1][self._numbered[0]])
 
     def cheapest(self, prices: NDArray[np.float64]) -> tuple[float, list[int]]:
         """The cost of the cheapest program, and its edges by their numbers, where every edge has a price.

@@ -48,6 +48,17 @@ class Layout:
         ratios = [count // radix for count, radix in zip(self.system.counts, self.radices, strict=True)]
         return tuple(prod(ratios[level + 1 :]) for level in range(len(ratios)))
 
+    @cached_property
+    def others(self) -> tuple[int, ...]:
+        """For each set of levels of the hierarchy, as bits: how many members differ from the first in all of these.
+
+        For example, with the radices 2 and 3, in 0b11 differ (2 - 1) * (3 - 1) = 2.
+        """
+        found = [1]
+        for level in self.levels:
+            found += [number * (self.radices[level] - 1) for number in found]
+        return tuple(found)
+
 
 def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
     """The layout of a reduction over some axes of a placement.

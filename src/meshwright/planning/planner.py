@@ -9,7 +9,7 @@ from os import PathLike
 from meshwright.cost.bound import bound
 from meshwright.cost.chunking import Searched
 from meshwright.cost.chunking import search as search_chunked
-from meshwright.cost.contention import step_kind
+from meshwright.cost.contention import step_family
 from meshwright.cost.library import Library, as_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
@@ -155,7 +155,7 @@ class Planner:
         self.rings = system.order_matters
         self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
-        self.models: dict[tuple[object, ...], CostModel] = {}
+        self.models: dict[tuple[object, ...], dict[int, CostModel]] = {}
         self.searched: dict[tuple[object, ...], Searched] = {}
 
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
@@ -220,17 +220,18 @@ class Planner:
         key = one.goal, one.bytes, layout.radices
         if key not in self.least:
             graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
-            self.least[key] = graph.least(step_kind, self._model(layout, one.bytes).kind_seconds)
+            self.least[key] = graph.least(step_family, self._model(layout, one.bytes).all_seconds)
             if self.least[key] == inf:
                 self._planned(one, layout)  # says what is wrong
         return self.least[key]
 
     def _model(self, layout: Layout, payload: int) -> CostModel:
-        """The cost model of a layout and a payload; what it has computed serves every communication that has both."""
-        key = payload, layout.radices, layout.columns
-        if key not in self.models:
-            self.models[key] = CostModel(layout, self.library, payload)
-        return self.models[key]
+        """The cost model of a layout and a payload; what it has computed serves every communication on the layout."""
+        models = self.models.setdefault((layout.radices, layout.columns), {})
+        if payload not in models:
+            like = next(iter(models.values()), None)
+            models[payload] = CostModel(layout, self.library, payload) if like is None else like.with_payload(payload)
+        return models[payload]
 
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
         """The best programs of the only communication on a placement."""
