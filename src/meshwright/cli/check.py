@@ -88,19 +88,9 @@ def _kinds(state: State, hierarchy: Hierarchy) -> list[dict[str, Any]]:
         found = [kind for kind in found if kind[1] != common] + [("others", common)]
     kinds = []
     for which, held in found:
-        along = [] if held == NOTHING else _levels(scattered(held, levels), levels)
-        over = [] if held == NOTHING else _levels(reduced(held, levels), levels)
-        cut = prod(hierarchy.radices[level] for level in along)
-        kinds.append(
-            {
-                "which": which or "all",
-                "holds": "nothing" if held == NOTHING else f"1/{cut}" if cut > 1 else "everything",
-                "scattered": [hierarchy.names[level] for level in along],
-                "reduced": [hierarchy.names[level] for level in over],
-            }
-        )
+        bits = (0, 0) if held == NOTHING else (scattered(held, levels), reduced(held, levels))
+        along, over = ([name for k, name in enumerate(hierarchy.names) if each >> k & 1] for each in bits)
+        cut = prod(radix for k, radix in enumerate(hierarchy.radices) if bits[0] >> k & 1)
+        holds = "nothing" if held == NOTHING else f"1/{cut}" if cut > 1 else "everything"
+        kinds.append({"which": which or "all", "holds": holds, "scattered": along, "reduced": over})
     return kinds
-
-
-def _levels(bits: int, levels: int) -> list[int]:
-    return [level for level in range(levels) if bits >> level & 1]

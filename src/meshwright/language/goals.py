@@ -8,20 +8,18 @@ from meshwright.text.spec import one_of
 
 
 class Holding(Enum):
-    """What the devices of a group hold before a program, or after it. The root is the first device of the group."""
+    """What the devices of a group hold before a program, or after it."""
 
     CONTRIBUTION = auto()
     """Every device holds the whole payload, with its own contribution only."""
-
     WHOLE = auto()
     """Every device holds the whole payload, with the contributions of all."""
-
     PART = auto()
     """Every device holds only its own part of the payload, with the contributions of all."""
-
     ROOT = auto()
-    """The root holds the whole payload, with the contributions of all. Before a program the others hold nothing; after
-    it they may hold anything, which is of no use."""
+    """The first device holds the whole payload, with the contributions of all. Before a program the others hold
+    nothing; after it they may hold anything, which is of no use.
+    """
 
 
 Least = Callable[[int, int, bool], tuple[float, float]]

@@ -43,7 +43,7 @@ def matrices(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[Matrix
     else:
         for row in rows(size, counts):
             left = tuple(count // factor for count, factor in zip(counts, row, strict=True))
-            for tail in matrices(tuple(rest), left):
+            for tail in _pairs(rest[0], left) if len(rest) == 2 else matrices(tuple(rest), left):
                 yield (row, *tail)
 
 

@@ -80,9 +80,9 @@ def node_of(document: Any, source: str, depth: int = 0) -> yaml.Node:
         raise SpecError(f"{source}: {_TOO_DEEP}")
     if isinstance(document, dict):
         pairs = [(node_of(key, source), node_of(value, source, depth + 1)) for key, value in document.items()]
-        return yaml.MappingNode(_MAPPING, pairs)
+        return yaml.MappingNode(f"{_TAG}map", pairs)
     if isinstance(document, list):
-        return yaml.SequenceNode(_SEQUENCE, [node_of(value, source, depth + 1) for value in document])
+        return yaml.SequenceNode(f"{_TAG}seq", [node_of(value, source, depth + 1) for value in document])
     if isinstance(document, bool):
         return yaml.ScalarNode(f"{_TAG}bool", str(document).lower())
     kind = {str: "str", int: "int", float: "float"}.get(type(document), "null")
@@ -90,7 +90,6 @@ def node_of(document: Any, source: str, depth: int = 0) -> yaml.Node:
 
 
 _TAG = "tag:yaml.org,2002:"
-_MAPPING, _SEQUENCE = f"{_TAG}map", f"{_TAG}seq"
 
 
 def problem(node: yaml.Node, source: str, message: str) -> SpecError:
