@@ -15,7 +15,7 @@ from meshwright.system.model import EXAMPLE, Fabric, Level, Link, System
 from meshwright.text.builtin import builtin_names, builtin_text
 from meshwright.text.spec import check_path, check_type, one_of, parse_count, shown, split_items, unknown
 from meshwright.text.units import parse_bandwidth, parse_rate, parse_seconds
-from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, read_text, word
+from meshwright.text.yamlfile import boolean, compose, items, made, mapping, node_of, parsed, problem, read_text, word
 
 
 def parse_system(text: str) -> System:
@@ -107,12 +107,10 @@ def system_of(document: Any, source: str) -> System:
 
 
 def _system(root: yaml.Node, source: str) -> System:
-    readers: dict[str, Reader] = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate)}
+    readers = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate)}
     values = mapping(root, source, "a system", readers, ["levels"])
-    try:
-        return System(values.get("name", Path(source).stem), values["levels"], values.get("message_rate"))
-    except SpecError as error:
-        raise problem(root, source, str(error)) from None
+    name = values.get("name", Path(source).stem)
+    return made(root, source, System, name, values["levels"], values.get("message_rate"))
 
 
 def system_document(system: System) -> dict[str, Any]:
@@ -148,13 +146,10 @@ def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:
 def _level(node: yaml.Node, source: str) -> Level:
     values = mapping(node, source, "a level", _READERS, ["name", "count"])
     name, count = values.pop("name"), values.pop("count")
-    try:
-        return Level(name, count, Link(**values))
-    except SpecError as error:
-        raise problem(node, source, str(error)) from None
+    return made(node, source, Level, name, count, made(node, source, Link, **values))
 
 
-_READERS: dict[str, Reader] = {
+_READERS = {
     "name": word,
     "count": parsed(lambda text: parse_count(text, "a level", "system file", "count: 4")),
     "bandwidth": parsed(parse_bandwidth),

@@ -142,17 +142,17 @@ def word(node: yaml.Node, source: str) -> str:
 _PLAIN = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool")}
 
 
+def made(node: yaml.Node, source: str, make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """What `make` makes of the arguments, which were read from a node; its errors get the file and the line."""
+    try:
+        return make(*args, **kwargs)
+    except SpecError as error:
+        raise problem(node, source, str(error)) from None
+
+
 def parsed(parse: Callable[[str], T]) -> Callable[[yaml.Node, str], T]:
-    """A reader for scalars whose text is given to `parse`; its errors get the file and the line."""
-
-    def read(node: yaml.Node, source: str) -> T:
-        text = word(node, source)
-        try:
-            return parse(text)
-        except SpecError as error:
-            raise problem(node, source, str(error)) from None
-
-    return read
+    """A reader for scalars whose text is given to `parse`."""
+    return lambda node, source: made(node, source, parse, word(node, source))
 
 
 def boolean(node: yaml.Node, source: str) -> bool:

@@ -26,7 +26,7 @@ from meshwright.text.builtin import builtin_names, load_text
 from meshwright.text.files import write_file
 from meshwright.text.spec import check_type, format_counts, one_of, parse_count, shown
 from meshwright.text.units import parse_bytes, parse_seconds
-from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, parsed, problem, word
+from meshwright.text.yamlfile import Reader, boolean, compose, items, made, mapping, parsed, problem, word
 from meshwright.workload.communication import Communication, Line
 from meshwright.workload.llm import DTYPES, Model, Recompute
 from meshwright.workload.workload import Workload, derive
@@ -156,10 +156,8 @@ def _line(node: yaml.Node, source: str, number: int) -> Line:
     hidden = values.get("hidden", 0.0)
     if hidden and "overlap" in values:
         raise problem(node, source, "either 'hidden' or a group that it overlaps in, not both")
-    try:
-        one = Communication(values["axes"], values["bytes"], values.get("count", 1), values["kind"], name, hidden)
-    except SpecError as error:
-        raise problem(node, source, str(error)) from None
+    amounts = (values["bytes"], values.get("count", 1))
+    one = made(node, source, Communication, values["axes"], *amounts, values["kind"], name, hidden)
     return Line(one, *(values.get(key, "") for key in ("overlap", "formula", "source")))
 
 
@@ -238,7 +236,4 @@ def _model(node: yaml.Node, source: str) -> Model:
     readers["sequence_parallel"] = boolean
     needed = ["params", "layers", "hidden", "seq", "micro_batch", "global_batch"]
     values = mapping(node, source, "a model", readers, needed)
-    try:
-        return Model(**values)
-    except SpecError as error:
-        raise problem(node, source, str(error)) from None
+    return made(node, source, Model, **values)
