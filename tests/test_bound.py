@@ -24,7 +24,7 @@ from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.measure.records import SEND, read_measurements
-from meshwright.placement.layout import layout_of
+from meshwright.placement.layout import Layout, layout_of
 from meshwright.system.read import parse_system_yaml
 from meshwright.testbed.network import BURST
 from tests.strategies import problems
@@ -100,6 +100,16 @@ def test_bounds_by_hand(
     system = System("hand", tuple(Level(f"l{k}", count, link) for k, (count, link) in enumerate(levels)))
     placement = Placement(system, ("data", "other", "last")[: len(matrix)], matrix)
     assert bound(layout_of(placement, ["data", "last"][: 1 + len(matrix) // 3]), goal, 10**9) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("goal", PROGRAM_GOALS)
+def test_a_ring_whose_order_is_not_known_as_a_whole_has_the_bound_of_the_best_order(goal: Goal) -> None:
+    """The search asks for it before all axes have their place."""
+    system = System("ring", (Level("ring", 16, Link(1e9, fabric=Fabric.RING)),))
+    whole = ((2, True), (2, False), (2, True), (2, False))
+    times = [bound(Layout(system, (4,), (whole[:known],)), goal, 10**9) for known in range(len(whole) + 1)]
+    assert times[-1] > 1.5 * times[0]
+    assert all(time <= times[-1] for time in times)
 
 
 def test_nothing_that_was_measured_beats_the_bound() -> None:

@@ -69,7 +69,7 @@ def _counted(layout: Layout, goal: Goal, detours: bool, once: bool) -> float:
             seconds = max(seconds, groups * most / _capacity(one, once), together / _capacity(every, once))
             if own.link.fabric is Fabric.RING and radix > 1:
                 seconds = max(seconds, _by_distance(layout, level, goal, _capacity(around, once), once))
-                if once and layout.columns[level]:
+                if once and _column(layout, level):
                     seconds = max(seconds, _by_cut(layout, level, goal, detours))
         outside = spanned
     return seconds
@@ -128,9 +128,10 @@ def _by_distance(layout: Layout, level: int, goal: Goal, around: float, once: bo
     of these may go to a neighbour: 6 x 13 + 24 = 102 payloads on links, for each of the four groups, on 128 links.
     """
     own, radix, members = layout.system.levels[level], layout.radices[level], prod(layout.radices)
-    blocks, distances = _blocks(layout.columns[level]) if layout.columns[level] else ((radix,), (1,))
+    column = _column(layout, level)
+    blocks, distances = _blocks(column) if column else ((radix,), (1,))
     outside, groups = prod(layout.radices[:level]), own.count // radix * layout.beside[level]
-    parts = _parts(layout.columns[level])
+    parts = _parts(column)
     assert own.link.bandwidth is not None
     links = (own.count * _links(own) - (2 * parts if parts > 1 else 0)) * own.link.bandwidth
     seconds = far = weight = 0.0
@@ -150,7 +151,7 @@ def _by_cut(layout: Layout, level: int, goal: Goal, detours: bool) -> float:
     if an axis that is not reduced over comes first in the column, the shorter way never leaves a group's own part of
     the ring.
     """
-    own, column = layout.system.levels[level], layout.columns[level]
+    own, column = layout.system.levels[level], _column(layout, level)
     first = next(k for k, (_, reduced) in enumerate(column) if reduced)
     size = prod(factor for factor, _ in column[first + 1 :])
     groups = layout.beside[level] * prod(factor for factor, reduced in column[first + 1 :] if not reduced)
@@ -159,6 +160,12 @@ def _by_cut(layout: Layout, level: int, goal: Goal, detours: bool) -> float:
     around, _ = _around(layout, level, size * prod(layout.system.counts[level + 1 :])) if detours else (0.0, 0.0)
     assert own.link.bandwidth is not None
     return groups * most / ((1 if first > 0 else _links(own)) * own.link.bandwidth + around)
+
+
+def _column(layout: Layout, level: int) -> tuple[tuple[int, bool], ...]:
+    """The column of a ring, or nothing if the order of its axes is not known as a whole."""
+    column = layout.columns[level]
+    return column if prod(factor for factor, _ in column) == layout.system.counts[level] else ()
 
 
 def _parts(column: tuple[tuple[int, bool], ...]) -> int:
