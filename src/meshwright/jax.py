@@ -74,7 +74,6 @@ class Reducer:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Check the plan's programs."""
         self.plan = plan
         self._choose = Chooser(plan)
         self._notices = Notices(plan, jax.process_index())

@@ -46,19 +46,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A placement and a reduction, with all programs that were measured for them, the fastest first.
-
-    group: how many devices a reduction group has. bound: in seconds, like the times of the outcomes.
-    """
+    """A placement and a reduction, with all programs that were measured for them, the fastest first."""
 
     system: str
     matrix: tuple[tuple[int, ...], ...]
     over: tuple[str, ...]
     goal: str
     bytes: int
-    group: int
+    group: int  # how many devices a reduction group has
     default: Outcome | None
-    bound: float
+    bound: float  # in seconds
     outcomes: tuple[Outcome, ...]
 
     @property
@@ -105,10 +102,7 @@ class Pair:
 
 
 def join(measurements: Sequence[Measurement], library: Library, calibrated: System | None = None) -> list[Pair]:
-    """Measurements with predictions, for each placement and reduction.
-
-    calibrated: the system to predict with, instead of the one that the measurements name; it must have the same shape.
-    """
+    """Measurements with predictions, for each placement and reduction; from a calibrated system, if one is given."""
     grouped: dict[tuple[object, ...], list[Measurement]] = {}
     for one in measurements:
         if one.failed is None and one.seconds:
@@ -157,37 +151,29 @@ def _outcome(one: Measurement, model: CostModel) -> Outcome:
     return Outcome(one.program, median(one.seconds), Pipeline(model, goal).seconds(program), spread)
 
 
-BEST = 10
-"""How many of the programs that are predicted best the widest figure of accuracy counts."""
-
-TELL_APART = 2.5
-"""Two times differ with 95% confidence if they are further apart than this many times the median spread."""
+BEST = 10  # how many of the programs that are predicted best the widest figure of accuracy counts
+TELL_APART = 2.5  # times the median spread: if two times are further apart, they differ with 95% confidence
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The figures of the predictions, and of what was measured.
-
-    top: for each k, the share of pairs whose fastest program is among the k that are predicted best, out of those that
-    were measured. others: for each number of steps, how many programs were measured that are not among the `BEST`
-    predicted best: only these can put the last figure of `top` in doubt. share: of the pairs in which a program beats
-    the library's default. spread: how much slower the slowest placement is than the fastest. over_bound: the fastest
-    program over the bound, in the median.
-    """
+    """The figures of the predictions, and of what was measured."""
 
     pairs: int
     programs: int
     noise: float
-    top: dict[int, float]
+    top: dict[int, float]  # for each k, the share of pairs whose fastest measured program is among the k predicted best
+    # For each number of steps, how many programs were measured that are not among the `BEST` predicted best: only these
+    # can put the last figure of `top` in doubt.
     others: dict[int, int]
     median_error: float
     worst_tenth_error: float
     correlation: float
-    share: float
+    share: float  # of the pairs in which a program beats the library's default
     mean_speedup: float
     best_speedup: float
-    spread: float
-    over_bound: float
+    spread: float  # how much slower the slowest placement is than the fastest
+    over_bound: float  # the fastest program over the bound, in the median
 
 
 def report(pairs: Sequence[Pair], noise: float | None = None) -> Report:

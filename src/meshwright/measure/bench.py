@@ -24,8 +24,7 @@ from meshwright.workload.communication import Reduction
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
 
-MOST_MEASUREMENTS = 20_000
-"""More would take days."""
+MOST_MEASUREMENTS = 20_000  # more would take days
 
 MOST_LISTED = 1_000_000
 """Of more programs, no sample is drawn."""
@@ -36,44 +35,33 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured together: programs of one reduction on one placement, and the library's default.
+    """What is measured together: programs of one reduction on one placement, and the library's default."""
 
-    The plan has the same reduction once for each program. numbers: which of these are measured; None is the default.
-    alone: only the first group runs. sends: pairs of ranks, sender and receiver, that send instead of running programs.
-    """
-
-    plan: Plan
-    numbers: tuple[int | None, ...]
-    alone: bool = False
-    sends: tuple[tuple[int, int], ...] = ()
+    plan: Plan  # with the same reduction once for each program
+    numbers: tuple[int | None, ...]  # which of these are measured; None is the default
+    alone: bool = False  # whether only the first group runs
+    sends: tuple[tuple[int, int], ...] = ()  # pairs of ranks, sender and receiver, that send instead
 
     @property
     def reduction(self) -> Reduction:
         """The reduction that all programs carry out."""
         return self.plan.reductions[0].communication
 
-    def measurement(self, number: int | None, engine: str) -> Measurement:
-        """One of the programs, not yet measured; None is the default."""
-        return Measurement(
+    def measurements(self, engine: str) -> list[Measurement]:
+        """What is to be measured, without results."""
+        blank = Measurement(
             system=system_document(self.plan.placement.system),
             axes=list(self.plan.placement.axes),
             matrix=[list(row) for row in self.plan.placement.matrix],
             over=list(self.reduction.axes),
             goal=str(self.reduction.goal),
             bytes=self.reduction.bytes,
-            program=self._text(number),
+            program=SEND if self.sends else DEFAULT_PROGRAM,
             engine=engine,
             alone=self.alone,
         )
-
-    def _text(self, number: int | None) -> str:
-        if self.sends:
-            return SEND
-        return DEFAULT_PROGRAM if number is None else self.plan.program_text(self.plan.reductions[number])
-
-    def measurements(self, engine: str) -> list[Measurement]:
-        """All of them, not yet measured."""
-        return [self.measurement(number, engine) for number in self.numbers]
+        planned = [None if k is None or self.sends else self.plan.reductions[k] for k in self.numbers]
+        return [blank if one is None else replace(blank, program=self.plan.program_text(one)) for one in planned]
 
 
 def cases(
@@ -181,8 +169,7 @@ def half_width(seconds: Sequence[float]) -> float:
     return point * stdev(seconds) / sqrt(len(seconds))
 
 
-Watch = Callable[[Callable[[], object]], dict[str, int]]
-"""Runs something; returns the bytes that crossed the most loaded link of each level meanwhile."""
+Watch = Callable[[Callable[[], object]], dict[str, int]]  # does some work; the bytes on each level's busiest link
 
 
 def measure(
@@ -193,12 +180,10 @@ def measure(
     progress: Callable[[Measurement], None] = lambda _: None,
     watch: Watch | None = None,
 ) -> None:
-    """Measure what is not measured yet. Every rank calls this; only the first one has records, and may watch the links.
-
-    What is measured already, only the first rank knows: it tells the others, so that all skip the same.
-    """
+    """Measure what is not measured yet. Every rank calls this; only the first has records, and may watch the links."""
     for case in wanted:
         todo = list(zip(case.numbers, case.measurements(runner.name), strict=True))
+        # Only the first rank knows what is measured already. It tells the others, so that all skip the same.
         skip = runner.shared([records is not None and measurement.id in records.done for _, measurement in todo])
         if all(skip):
             continue

@@ -35,14 +35,9 @@ from meshwright.placement.layout import layout_of
 from meshwright.system.model import LEAST, MOST, Level, System
 from meshwright.text.spec import shown, unknown
 
-ROUNDS = 6
-"""How often a fit is repeated where its result decides which terms count: with handshakes."""
-
-GUESSED = 0.03
-"""How far off, as a share, the guess may well be that a collective reaches what sends do."""
-
-FINEST = 0.002
-"""No observation counts for more than one with this error."""
+ROUNDS = 6  # how often a fit is repeated where its result decides which terms count: with handshakes
+GUESSED = 0.03  # how far off, as a share, the guess may well be that a collective reaches what sends do
+FINEST = 0.002  # no observation counts for more than one with this error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +63,12 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class LevelFit:
-    """What the observations of one level tell.
+    """What the observations of one level tell."""
 
-    sends: the share of the level's bandwidth that sends reached; None where there were none. collectives: the share
-    that each collective reached. latency: in seconds; None where no collective tells. residuals: the relative errors
-    that are left.
-    """
-
-    sends: Estimate | None = None
-    collectives: dict[Collective, Estimate] = field(default_factory=dict)
-    latency: Estimate | None = None
-    residuals: tuple[float, ...] = ()
+    sends: Estimate | None = None  # the share of the level's bandwidth that sends reached, if there were any
+    collectives: dict[Collective, Estimate] = field(default_factory=dict)  # the share that each of them reached
+    latency: Estimate | None = None  # in seconds, if there were collectives
+    residuals: tuple[float, ...] = ()  # the relative errors that are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +123,7 @@ def _check(system: System, seen: Sequence[Observation]) -> None:
 
 
 def _fit_level(system: System, library: Library, number: int, here: Sequence[Observation]) -> LevelFit:
-    """Fit one level to its own observations, with a library whose efficiencies are all 1.
-
-    The unknowns are the slowness of each collective, then the latency.
-    """
+    """Fit one level to its own observations, with a library whose efficiencies are all 1."""
     sends = [one for one in here if one.collective is None]
     reached = _reached_by_sends(system, number, sends) if sends else None
     together = [one for one in here if one.collective is not None and not one.alone]
@@ -144,7 +131,7 @@ def _fit_level(system: System, library: Library, number: int, here: Sequence[Obs
         return LevelFit(reached)
     kinds = sorted({one.collective for one in together if one.collective is not None})
     columns = [kinds.index(one.collective) for one in together if one.collective is not None]
-    rows = np.zeros((len(together), len(kinds) + 1))  # the factors of the unknowns, over the measured time
+    rows = np.zeros((len(together), len(kinds) + 1))  # factors of each slowness and of the latency, over the time
     found: Solution | None = None
     for _ in range(ROUNDS if library.handshake else 1):
         for row, column, one in zip(rows, columns, together, strict=True):
@@ -232,11 +219,8 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
 
 
 def shared_processors(fitted: System, rate: float, nominal: System, library: Library) -> System:
-    """The fitted system with devices that share processors, which handle `rate` messages per second.
-
-    A message takes its share of the processors' time; that is its latency, unless the network was said to have some.
-    """
-    latency = 1 / rate / library.trips
+    """The fitted system with devices that share processors, which handle `rate` messages per second."""
+    latency = 1 / rate / library.trips  # a message's share of the processors' time; unless the network has some
     levels = tuple(
         level if said.link.latency else replace(level, link=replace(level.link, latency=latency))
         for level, said in zip(fitted.levels, nominal.levels, strict=True)

@@ -39,18 +39,15 @@ def no_bar(_: int) -> AbstractContextManager[Callable[[Measurement], None]]:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Cases to measure on a system, and the file that the measurements are added to.
-
-    timeout: how many seconds a measurement may be stuck. device: cpu or cuda, for torch.
-    """
+    """Cases to measure on a system, and the file that the measurements are added to."""
 
     system: System
     cases: Sequence[Case]
     out: Path
     patience: Patience
-    timeout: float
+    timeout: float  # how many seconds a measurement may be stuck
     engine: str = "torch"
-    device: str | None = None
+    device: str | None = None  # cpu or cuda, for torch
 
     @property
     def measurements(self) -> list[Measurement]:

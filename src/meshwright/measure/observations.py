@@ -16,22 +16,18 @@ from meshwright.system.model import System
 from meshwright.text.spec import shown
 from meshwright.workload.communication import MAX_BYTES, Reduction
 
-MOST_RANKS = 65_536
-"""The most devices that measurements are made with."""
+MOST_RANKS = 65_536  # the most devices that measurements are made with
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A collective in groups that fill one level, or a send between two instances of it: bytes held and seconds taken.
-
-    alone: only one group or one pair was at work, not all at once.
-    """
+    """A collective in groups that fill one level, or a send between two of its instances: bytes held, seconds taken."""
 
     level: str
     collective: Collective | None
     bytes: int
     seconds: float
-    alone: bool = False
+    alone: bool = False  # whether only one group or one pair was at work, not all at once
 
     def __post_init__(self) -> None:
         """Refuse what cannot have been observed."""

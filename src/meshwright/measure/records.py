@@ -32,32 +32,20 @@ from meshwright.workload.communication import Reduction
 FORMAT, VERSION = "meshwright-measurements", 1
 HEADER = {"format": FORMAT, "version": VERSION}
 
-PATIENCE = 10.0
-"""How many seconds to wait for another process that adds to the same file."""
+PATIENCE = 10.0  # seconds to wait for another process that adds to the same file
+MAX_TEXT = 2**27  # the most bytes of a file of measurements
+SHORTEST, LONGEST = 1e-9, 1e6  # what the times of measurements lie between, in seconds
 
-MAX_TEXT = 2**27
-"""The most bytes of a file of measurements."""
-
-SHORTEST, LONGEST = 1e-9, 1e6
-"""What the times of measurements lie between, in seconds."""
-
-DEFAULT_PROGRAM = "default"
-"""In place of a program: the library's own collective over the whole group."""
-
-SEND = "send"
-"""In place of a program: devices of one instance of a level send the payload to their counterparts in the next."""
+# In place of a program:
+DEFAULT_PROGRAM = "default"  # the library's own collective over the whole group
+SEND = "send"  # devices of one instance of a level send the payload to their counterparts in the next
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One program of one reduction on one placement, measured: the seconds of the slowest rank in each repetition.
+    """One program of one reduction on one placement, measured: the seconds of the slowest rank in each repetition."""
 
-    system: its document, as in system files. alone: only the first group ran, not all at once. links: for each level
-    the bytes that crossed the most loaded link in one run, where the testbed counts them. failed: why there is no
-    result.
-    """
-
-    system: dict[str, Any]
+    system: dict[str, Any]  # as in system files
     axes: list[str]
     matrix: list[list[int]]
     over: list[str]
@@ -65,10 +53,10 @@ class Measurement:
     bytes: int
     program: str
     engine: str
-    alone: bool = False
+    alone: bool = False  # whether only the first group ran, not all at once
     seconds: list[float] = field(default_factory=list)
-    links: dict[str, int] | None = None
-    failed: str | None = None
+    links: dict[str, int] | None = None  # for each level, the bytes on its busiest link in one run, on a testbed
+    failed: str | None = None  # why there is no result
 
     @property
     def id(self) -> str:
@@ -160,7 +148,6 @@ class Records(AbstractContextManager["Records"]):
         self._file.close()
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         self.close()
 
 

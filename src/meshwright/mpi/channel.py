@@ -14,20 +14,14 @@ from meshwright.runtime.words import rank_list
 
 @dataclass(frozen=True, slots=True)
 class MessageChannel:
-    """A `Channel` of the runtime's. The first rank collects what everyone has to say, judges, and tells the verdict.
-
-    tag: of the messages; no other channel has the same.
-    waiting: wraps all that waits for others.
-    sent: messages that nobody may ever take.
-    refused: the keys of calls that this rank could not make.
-    """
+    """A `Channel` of the runtime's. The first rank collects what everyone has to say, judges, and tells the verdict."""
 
     comm: "MPI.Intracomm"
     ranks: Sequence[int]
-    tag: int
-    waiting: Callable[[str], AbstractContextManager[None]]
-    sent: list[Any] = field(default_factory=list)
-    refused: set[str] = field(default_factory=set)
+    tag: int  # of the messages; no other channel has the same
+    waiting: Callable[[str], AbstractContextManager[None]]  # wraps all that waits for others
+    sent: list[Any] = field(default_factory=list)  # messages that nobody may ever take
+    refused: set[str] = field(default_factory=set)  # the keys of calls that this rank could not make
 
     def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:  # noqa: ARG002 - messages go by themselves
         """Compare a value each under a key."""

@@ -19,8 +19,7 @@ from meshwright.runtime.role import part_length
 
 Array = NDArray[Any]
 
-KNOWN = frozenset("bBhHiIlLqQfdgFDG")
-"""NumPy's codes of the integers, floating point and complex numbers that every MPI has."""
+KNOWN = frozenset("bBhHiIlLqQfdgFDG")  # NumPy's codes of the integers, floats and complex numbers of every MPI
 
 ARRAYS = Arrays(
     length=lambda array: array.size,

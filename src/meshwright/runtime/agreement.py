@@ -23,10 +23,7 @@ def digest(plan: Plan) -> str:
 def introduce(
     plan: Plan, world: int, rank: int, at: Seat | None, check: str = "first"
 ) -> tuple[dict[str, Any], list[Role]]:
-    """What a rank says of itself when ranks compare their plans, and its roles in the plan's reductions.
-
-    A fault of its own plan is included, so that all ranks raise it.
-    """
+    """What a rank says of itself when ranks compare their plans, and its roles in the plan's reductions."""
     said: dict[str, Any] = {"plan": "", "seat": at, "check": check, "fault": ""}
     try:
         if not isinstance(plan, Plan):
@@ -34,7 +31,7 @@ def introduce(
         said["plan"] = digest(plan)
         check_devices(plan.placement.system, world)
         return said, [role_of(plan, number, rank) for number in range(len(plan.reductions))]
-    except MeshwrightError as error:
+    except MeshwrightError as error:  # for all ranks to raise
         return said | {"fault": str(error)}, []
 
 
@@ -57,8 +54,7 @@ def judge_start(system: System | None, said: Mapping[int, Any]) -> str:
     return "" if system is None else layout_fault(system, seats)
 
 
-Judge = Callable[[dict[int, Any]], str]
-"""Says what is wrong with the values of the ranks; empty if nothing is."""
+Judge = Callable[[dict[int, Any]], str]  # says what is wrong with the values of the ranks; empty if nothing is
 
 
 class Channel(Protocol):

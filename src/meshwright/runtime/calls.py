@@ -19,15 +19,13 @@ from meshwright.text.units import format_amount
 Over = str | Iterable[str] | int | None
 """Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number, or None for the only one."""
 
-KEPT = 1000
-"""How many choices, and kinds of calls, are kept, so that sizes which always change do not fill the memory."""
+KEPT = 1000  # choices and kinds of calls, so that sizes which always change do not fill the memory
 
 
 class Chooser:
     """Finds the reduction that a call means; what was found is kept."""
 
     def __init__(self, plan: Plan) -> None:
-        """Nothing is found yet."""
         self.find = lru_cache(KEPT)(partial(choose, plan))
 
     def __call__(self, goal: Goal, over: Over, payload: int, is_part: bool = False) -> int:
@@ -74,7 +72,6 @@ class Notices:
     """The cost model's libraries that stand for one real library; others, like `ring`, may be meant for any."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
-        """Nothing is said yet."""
         self.plan, self.silent = plan, rank != 0
         self.seen: set[object] = set()
 
@@ -125,27 +122,23 @@ def check_average(op: str, fits: bool, dtype: object, needed: str = "floating po
 
 
 class Kind(NamedTuple):
-    """What calls have in common that are of one reduction, length, dtype and operation.
-
-    length: the elements of the whole array, also where a rank gives or gets a part of it; `bytes` is its size.
-    words: the call in words, which ranks compare.
-    """
+    """What calls have in common that are of one reduction, length, dtype and operation."""
 
     role: Role
     check: CallCheck
-    length: int
+    length: int  # of the whole array in elements, also where a rank gives or gets a part of it
     bytes: int
     cut: Sequence[Cut]
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # the call in words, which ranks compare
 
 
 class Prepared(NamedTuple):
-    """A call that can be made. kept: what the caller gets back, a view of `result`."""
+    """A call that can be made."""
 
     kind: Kind
     given: Array
     result: Array
-    kept: Array
+    kept: Array  # what the caller gets back, a view of `result`
 
 
 class Calls:
@@ -160,10 +153,7 @@ class Calls:
         self.kinds: dict[tuple[int, str, int, Any], Kind] = {}
 
     def prepare(self, goal: Goal, given: Array, out: Array | None, op: str, over: Over) -> Prepared:
-        """Find out which reduction is meant, how large it is, and where its result goes.
-
-        out: where an all-gather is to put its result, if the caller says so.
-        """
+        """Find out which reduction is meant, how large it is, and where its result goes: into `out`, if given."""
         arrays, whole = self.arrays, given if out is None else out
         is_part = goal.start is Holding.PART and out is None
         number = self.choose(goal, over, whole.nbytes, is_part)

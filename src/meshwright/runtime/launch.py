@@ -19,8 +19,7 @@ from typing import Any
 from meshwright.errors import EngineError, TooLargeError
 from meshwright.runtime.signals import die_with_parent, interrupting
 
-MOST_LOCAL = 1024
-"""The most ranks that are started on one machine, and the most devices that JAX makes of it."""
+MOST_LOCAL = 1024  # the most ranks that are started on one machine, and the most devices that JAX makes of it
 
 
 def check_local(ranks: int) -> None:
@@ -88,17 +87,12 @@ def run_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
             return launcher.wait()
         finally:
             if launcher is not None and launcher.poll() is None:
-                _end_launcher(launcher)
-
-
-def _end_launcher(launcher: "subprocess.Popen[bytes]") -> None:
-    """End a launcher, which ends its ranks; if it does not within ten seconds, kill them all."""
-    launcher.terminate()
-    try:
-        launcher.wait(10)
-    except subprocess.TimeoutExpired:
-        os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
+                launcher.terminate()  # which ends its ranks
+                try:
+                    launcher.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(launcher.pid, signal.SIGKILL)
+                    launcher.wait()
 
 
 def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], grace: float) -> int:
@@ -126,7 +120,7 @@ def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[
 def wait_for_ranks(
     waiting: dict[int, Callable[[], int | None]], stuck: Callable[[], str] = lambda: ""
 ) -> tuple[int, str]:
-    """Wait until all ranks have ended, one has failed, or `stuck` returns a reason; a code that is 0 for all, and why.
+    """Wait until all ranks end, one fails, or `stuck` gives a reason; the exit code, 0 if all is well, and why.
 
     waiting: for each rank a function that returns its exit code, or None; ranks that have ended are taken out.
     """

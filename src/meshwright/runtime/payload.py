@@ -19,24 +19,15 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """What libraries spell differently.
+    """What libraries spell differently."""
 
-    length: how many elements an array has.
-    is_flat: whether the elements lie one after another in memory, so that `reshape(-1)` is a view.
-    permuted: a view with the array axes in another order.
-    sendable: a view of a flat array that can be sent where nothing is reduced, whatever its dtype.
-    empty: a new flat array of a length, with dtype and device like another one.
-    dtype: its name, as ranks compare it.
-    words: the dtype, and the device where there are several; what is given and its result must be alike in both.
-    """
-
-    length: Callable[[Array], int]
-    is_flat: Callable[[Array], bool]
-    permuted: Callable[[Array, tuple[int, ...]], Array]
-    sendable: Callable[[Array], Array]
-    empty: Callable[[int, Array], Array]
-    dtype: Callable[[Array], str]
-    words: Callable[[Array], str]
+    length: Callable[[Array], int]  # how many elements an array has
+    is_flat: Callable[[Array], bool]  # whether elements lie one after another, so that `reshape(-1)` is a view
+    permuted: Callable[[Array, tuple[int, ...]], Array]  # a view with the array axes in another order
+    sendable: Callable[[Array], Array]  # a view of a flat array of any dtype that can be sent without reducing
+    empty: Callable[[int, Array], Array]  # a new flat array of a length, with dtype and device like another one
+    dtype: Callable[[Array], str]  # its name, as ranks compare it
+    words: Callable[[Array], str]  # dtype, and device if there are several: alike in what is given and its result
 
 
 Allocate = Callable[[int, int, Array], Array]
@@ -50,7 +41,6 @@ class Room:
     """Memory for calls: each slot is kept for the next call, as getting it from the system costs more than using it."""
 
     def __init__(self, arrays: Arrays) -> None:
-        """Nothing is kept yet."""
         self.arrays = arrays
         self.kept: dict[tuple[int, Any], Array] = {}
 
@@ -63,18 +53,14 @@ class Room:
 
 
 class Chunk(NamedTuple):
-    """A chunk on its way through the steps.
-
-    buffers: the schedule's, by number; a block of them has `width` elements.
-    before, after: what to copy before the first step and after the last one.
-    """
+    """A chunk on its way through the steps."""
 
     arrays: Arrays
     flow: Flow
-    buffers: list[Array]
-    width: int
-    before: Callable[[], object]
-    after: Callable[[], object]
+    buffers: list[Array]  # the schedule's, by number
+    width: int  # of a block of them, in elements
+    before: Callable[[], object]  # copies what is to be copied before the first step
+    after: Callable[[], object]  # and after the last one
 
     def copy(self, move: Copy) -> None:
         """Reorder a buffer."""

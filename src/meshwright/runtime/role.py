@@ -15,15 +15,11 @@ from meshwright.runtime.words import rank_list
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a rank does for one step: copies, and a collective where it takes part in the step.
+    """What a rank does for one step: copies, and a collective where it takes part in the step."""
 
-    lane: steps that may be under way at the same time have different lanes, and groups of their own.
-    groups: for each of the moves, the ranks that it is a collective of; none for a copy.
-    """
-
-    lane: int
+    lane: int  # steps that may be under way at the same time have different ones, and groups of their own
     moves: tuple[Copy | Call, ...]
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...]  # for each of the moves, the ranks of the collective; none for a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,11 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One rank's role in one of the plan's reductions.
-
-    ranks: the reduction group, in rank order; a schedule's devices are positions in it.
-    """
+    """One rank's role in one of the plan's reductions."""
 
     planned: Planned
     names: tuple[str, ...]
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # the reduction group, in rank order; a schedule's devices are positions in it
     flows: tuple[Flow, ...]
 
     def words(self, flow: Flow, move: Call) -> str:
@@ -62,10 +55,7 @@ class Role:
         return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
 
     def cut(self, length: int, width: int) -> list[Cut]:
-        """The chunks of a payload of `length` elements of `width` bytes each.
-
-        A chunk is not smaller than planned, so smaller payloads have fewer.
-        """
+        """The chunks of a payload of `length` elements of `width` bytes; none is smaller than planned."""
         planned, flows = self.planned, self.flows
         in_place, whole = planned.communication.goal.in_place, length * width
         if not in_place:
@@ -130,8 +120,7 @@ def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tup
     )
 
 
-LaneGroup = tuple[int, tuple[int, ...]]
-"""A lane, and the ranks of a group in it."""
+LaneGroup = tuple[int, tuple[int, ...]]  # a lane, and the ranks of a group in it
 
 
 def plan_groups(plan: Plan) -> list[LaneGroup]:

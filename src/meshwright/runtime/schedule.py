@@ -18,11 +18,8 @@ from meshwright.placement.hierarchy import Hierarchy, digits_of, number_of
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 """Buffers: where the tensor is, where the result goes (the same place if the goal is in place), and two more."""
 
-SEARCHED = 5
-"""Up to this number of levels every order is tried; beyond, that of the hierarchy and that of the scatters."""
-
-Order = tuple[int, ...]
-"""The levels of a buffer's array axes, outermost first."""
+SEARCHED = 5  # up to this number of levels every order is tried; beyond, that of the hierarchy and of the scatters
+Order = tuple[int, ...]  # the levels of a buffer's array axes, outermost first
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +55,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one device does.
-
-    blocks: how many equal blocks the tensor has, after padding.
-    scratch: the sizes of the buffers from `SCRATCH` on, in blocks.
-    """
+    """What one device does."""
 
     goal: Goal
-    blocks: int
+    blocks: int  # how many equal ones the tensor has, after padding
     moves: tuple[Copy | Call, ...]
-    scratch: tuple[int, ...]
+    scratch: tuple[int, ...]  # the sizes of the buffers from `SCRATCH` on, in blocks
 
 
 def schedule(program: Program, hierarchy: Hierarchy, device: int, goal: Goal | str = Goal.ALL_REDUCE) -> Schedule:

@@ -15,7 +15,6 @@ class Interrupted(BaseException):
     """A signal asked this process to end."""
 
     def __init__(self, number: int) -> None:
-        """`number` is that of the signal."""
         self.number = number
         super().__init__(f"interrupted by {signal.Signals(number).name}")
 

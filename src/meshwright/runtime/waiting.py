@@ -10,8 +10,8 @@ from typing import Self
 
 from meshwright.errors import EngineError
 
-TIMEOUT = 300.0
-"""Seconds that a rank waits for others unless told otherwise."""
+TIMEOUT = 300.0  # seconds that a rank waits for others unless told otherwise
+TICK = 0.1
 
 
 def check_timeout(timeout: float) -> float:
@@ -19,9 +19,6 @@ def check_timeout(timeout: float) -> float:
     if not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
         raise EngineError(f"timeout={timeout!r}: expected a number of seconds above 0 and below 1e9")
     return timeout
-
-
-TICK = 0.1
 
 
 class Watchdog:
@@ -35,7 +32,6 @@ class Watchdog:
     _lock = threading.Lock()
 
     def __init__(self, timeout: float, rank: int) -> None:
-        """Watch over one thread's waits."""
         self.timeout, self.rank = timeout, rank
         self.what: str | Callable[[], str] = ""
         self.deadline = inf
@@ -51,11 +47,9 @@ class Watchdog:
         return self
 
     def __enter__(self) -> None:
-        """Start the clock."""
         self.deadline = time.monotonic() + self.timeout
 
     def __exit__(self, *_: object) -> None:
-        """Stop the clock."""
         self.deadline = inf
         self.what = ""
 

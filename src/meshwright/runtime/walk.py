@@ -12,9 +12,7 @@ from meshwright.runtime.payload import Array, Chunk
 from meshwright.runtime.role import Flow, LaneGroup
 from meshwright.runtime.schedule import Call, Copy
 
-Pending = Any
-"""A communication under way, like a request of MPI's."""
-
+Pending = Any  # a communication under way, like a request of MPI's
 Run = Callable[[Flow, Call, LaneGroup, Array, Array], Iterable[Pending]]
 """Runs a collective, from array to array. Yields what is under way, if anything, and goes on when that is done."""
 

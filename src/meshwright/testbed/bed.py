@@ -28,9 +28,7 @@ from meshwright.testbed.gpu import nccl_environment
 from meshwright.testbed.network import BURST, INTERFACE, Network, Port
 from meshwright.text.files import write_file
 
-STATE = Path("/run/meshwright")
-"""Where the testbeds that are up are written down, each before it is built."""
-
+STATE = Path("/run/meshwright")  # where the testbeds that are up are written down, each before it is built
 DEFAULT_NAME = "testbed"
 
 

@@ -1,7 +1,4 @@
-"""Networks of testbeds, built and removed with the system's tools: ip, tc and bridge.
-
-Only root (CAP_NET_ADMIN and CAP_SYS_ADMIN) can do that.
-"""
+"""Networks of testbeds, built and removed with the system's tools: ip, tc and bridge."""
 
 import ctypes
 import os
@@ -19,9 +16,7 @@ from meshwright.runtime.launch import find_program, safe_environment
 from meshwright.runtime.signals import holding_back
 from meshwright.testbed.network import Network
 
-NAMESPACES = Path("/run/netns")
-"""Where `ip netns` has a file for each network namespace."""
-
+NAMESPACES = Path("/run/netns")  # where `ip netns` has a file for each network namespace
 RELAY = "meshwright.testbed.relay"
 TUN = "/dev/net/tun"
 

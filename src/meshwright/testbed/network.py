@@ -21,44 +21,30 @@ FIRST_ADDRESS = IPv4Address("198.18.0.1")  # in a range reserved for benchmarks 
 PREFIX = 15
 MOST_DEVICES = 256
 INTERFACE = "eth0"
-INBOX = "in0"
-"""The interface through which a device gets packets that were held for latency."""
+INBOX = "in0"  # the interface through which a device gets packets that were held for latency
 
 MTU = 9000
 FRAME = MTU + 100
 ASSURED = 8000  # bits per second
-
-MOST_LATENCY = 0.5
-"""The most seconds of latency: TCP takes a packet for lost that is not answered within a second."""
-
-QUEUE = 64 * 2**20
-"""The bytes that may wait for a link: enough that nothing is dropped."""
-
+MOST_LATENCY = 0.5  # seconds: TCP takes a packet for lost that is not answered within a second
+QUEUE = 64 * 2**20  # the bytes that may wait for a link: enough that nothing is dropped
+TAP_QUEUE = 10_000  # how many packets may wait for the relay
+# The bytes that a device's link lets through at once after a pause: a whole TCP segment (64 KiB). With less, the kernel
+# cuts segments, which takes twice the processor time.
 BURST = 70_000
-"""The bytes that a device's link lets through at once after a pause: a whole TCP segment (64 KiB). With less, the
-kernel cuts segments, which takes twice the processor time.
-"""
-
-TAP_QUEUE = 10_000
-"""How many packets may wait for the relay."""
-
-SPLIT_BURST = 18_000
-"""On shared links segments are cut to this size: with whole ones a slow link would serve its flows in long turns."""
+SPLIT_BURST = 18_000  # on shared links segments are cut to this: with whole ones, flows would have long turns
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A shaped link of one instance of a level: the interfaces at its two ends, as (namespace, interface).
-
-    up: sends outwards, towards the switch of the level; down: sends inwards. devices: those behind the port.
-    """
+    """A shaped link of one instance of a level: the interfaces at its two ends, as (namespace, interface)."""
 
     level: int
     instance: int
     rate: float
-    up: tuple[str, str]
-    down: tuple[str, str]
-    devices: range
+    up: tuple[str, str]  # sends outwards, towards the switch of the level
+    down: tuple[str, str]  # sends inwards
+    devices: range  # those behind the port
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,24 +16,20 @@ from meshwright.testbed.bed import Testbed
 
 PORT = 15_201
 PINGS = 20
-ROUNDS = 10
-"""After this many round trips a stream has reached its full speed."""
+ROUNDS = 10  # round trips after which a stream has reached its full speed
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What went through the port of one instance of a level, outwards, beside what is configured: bytes per second.
-
-    latency: of a message between two instances, configured; trip: what a single byte took; in seconds.
-    """
+    """What went through the port of one instance of a level, outwards, beside what is configured: bytes per second."""
 
     level: str
     senders: int
     configured: float
     achieved: float
-    latency: float
-    trip: float
+    latency: float  # of a message between two instances, configured, in seconds
+    trip: float  # what a single byte took, in seconds
 
     @property
     def error(self) -> float:

@@ -33,14 +33,9 @@ TAP = 0x0002 | 0x1000 | 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
 OFFLOAD = 0x400454D0  # TUNSETOFFLOAD
 WHOLE_SEGMENTS = 0x01 | 0x02  # TUN_F_CSUM, TUN_F_TSO4: the kernel need not cut them for us
 
-SOURCE = slice(10 + 14 + 12, 10 + 14 + 16)
-"""Where a packet has the address of its sender: behind 10 bytes about offloading and the Ethernet header."""
-
-LARGEST = 1 << 17
-"""No packet has more bytes."""
-
-PRIORITY = 10
-"""Of a real-time process: otherwise ranks that compute would add to the latency."""
+SOURCE = slice(10 + 14 + 12, 10 + 14 + 16)  # the sender's address: behind offload data and the Ethernet header
+LARGEST = 1 << 17  # no packet has more bytes
+PRIORITY = 10  # of a real-time process: otherwise ranks that compute would add to the latency
 
 
 class Held(NamedTuple):
@@ -62,7 +57,9 @@ def relay(network: Network) -> None:
     os.chdir("/")
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
-    _say_ready()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # the process that started this one reads until the end of its output
+        os.dup2(nothing, stream)
     held: list[Held] = []  # a heap
     number = 0
     while True:
@@ -89,13 +86,6 @@ def _attach(namespace: str, interface: str) -> int:
     fcntl.ioctl(handle, ATTACH, struct.pack("16sH22x", interface.encode(), TAP))
     fcntl.ioctl(handle, OFFLOAD, WHOLE_SEGMENTS)
     return handle
-
-
-def _say_ready() -> None:
-    """Close the output: the process that started this one reads until its end."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ try:
 except ImportError as error:
     raise ImportError(f"meshwright.torch needs PyTorch ({error}): pip install 'meshwright[torch]'") from error
 
+from meshwright.torch.groups import device_mesh, factor_mesh
 from meshwright.torch.hook import ddp_hook
-from meshwright.torch.mesh import device_mesh, factor_mesh
 from meshwright.torch.queue import Work
 from meshwright.torch.reducer import Reducer
 

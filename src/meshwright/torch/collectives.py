@@ -14,8 +14,7 @@ OPERATIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 
-SMALL = 2**14
-"""Up to this many bytes a ReduceScatter on gloo is one exchange; above, a ring. libraries/gloo.yaml says the same."""
+SMALL = 2**14  # bytes up to which a ReduceScatter on gloo is one exchange; above, a ring: as in libraries/gloo.yaml
 
 # PyTorch 2.13 has new names for these, and warns about the old ones.
 reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -64,7 +63,10 @@ def _gloo_reduce_scatter(
     if source.nbytes <= SMALL:
         received = torch.empty_like(parts)
         dist.all_to_all_single(received.view(-1), source, group=group)
-        _fold(received, target, operation)
+        if operation == "sum":
+            torch.sum(received, 0, dtype=target.dtype, out=target)
+        else:
+            (torch.amax if operation == "max" else torch.amin)(received, 0, out=target)
         return
     me, size = ranks.index(dist.get_rank()), len(ranks)
     following, previous = ranks[(me + 1) % size], ranks[me - 1]
@@ -83,10 +85,3 @@ def _gloo_reduce_scatter(
 
 
 _COMBINE: dict[str, Callable[..., Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
-
-
-def _fold(received: Tensor, target: Tensor, operation: str) -> None:
-    if operation == "sum":
-        torch.sum(received, 0, dtype=target.dtype, out=target)
-    else:
-        (torch.amax if operation == "max" else torch.amin)(received, 0, out=target)

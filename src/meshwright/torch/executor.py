@@ -27,16 +27,16 @@ ARRAYS = Arrays(
     words=lambda tensor: f"{tensor.dtype} on {tensor.device}",
 )
 
-Groups = Mapping[LaneGroup, dist.ProcessGroup]
-
-GiveUp = Callable[[], None]
-"""Called when a step has failed, so that the ranks that wait for this one fail too, and this one's own waits end."""
-
 
 class Executor:
-    """Runs calls over some process groups. Every lane is a thread of its own, or with CUDA a stream."""
+    """Runs calls over some process groups. Every lane is a thread of its own, or with CUDA a stream.
 
-    def __init__(self, groups: Groups, allocate: Allocate, give_up: GiveUp) -> None:
+    give_up: called when a step has failed, so that the ranks that wait for this one fail too, and so do its own waits.
+    """
+
+    def __init__(
+        self, groups: Mapping[LaneGroup, dist.ProcessGroup], allocate: Allocate, give_up: Callable[[], None]
+    ) -> None:
         """Nothing is under way; threads and streams are made when they are first needed."""
         self.groups, self.allocate, self.give_up = groups, allocate, give_up
         self.threads: dict[int, ThreadPoolExecutor] = {}

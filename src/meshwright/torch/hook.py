@@ -16,8 +16,7 @@ from meshwright.runtime.calls import Over
 from meshwright.runtime.words import rank_list
 from meshwright.torch.reducer import Reducer
 
-_checked: Any = WeakIdKeyDictionary()
-"""The first parameter of each bucket whose model's process group was compared with the plan."""
+_checked: Any = WeakIdKeyDictionary()  # first parameters of buckets whose models have the plan's process group
 
 
 def ddp_hook(

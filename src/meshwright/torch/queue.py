@@ -18,7 +18,6 @@ class Work:
     """A call under way."""
 
     def __init__(self, future: "torch.futures.Future[Tensor]") -> None:
-        """Wrap the future of the result."""
         self._future = future
 
     def wait(self, timeout: timedelta | None = None) -> Tensor:
@@ -44,7 +43,6 @@ class CallQueue:
     """Does calls in the order in which they are made; refuses after a failure, as ranks are out of step then."""
 
     def __init__(self) -> None:
-        """Nothing is under way."""
         self._busy = threading.Lock()  # held by the thread that communicates
         self._worker: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None  # the worker's

@@ -27,17 +27,12 @@ from meshwright.torch.groups import backends, check_initialized, give_back, make
 from meshwright.torch.queue import CallQueue, Work
 from meshwright.torch.store import LATE, Patience, StoreChannel, default_store, leave
 
-Op = str | dist.ReduceOp | dist.ReduceOp.RedOpType
-"""sum, avg, max or min; PyTorch's names for them do too."""
-
-Now = Literal[False]
+Op = str | dist.ReduceOp | dist.ReduceOp.RedOpType  # sum, avg, max or min; PyTorch's names for them do too
+Now = Literal[False]  # the values of `async_op`
 Later = Literal[True]
-"""The two values of `async_op`."""
-
 Result = Tensor | Work
 
 _numbers = count()  # of the reducers in this process; every process makes the same ones
-
 
 FAREWELL, FAREWELL_AFTER_FAILURE = 10.0, 1.0
 """Seconds that rank 0 waits for the others to leave when all is well, and otherwise, so that they hear of it."""

@@ -34,11 +34,9 @@ from meshwright.runtime.words import first_line, rank_list
 
 T = TypeVar("T")
 
+# Seconds that the first rank stays after a bad verdict, so that the others hear it: its process may have the store.
 HEARING = 3.0
-"""Seconds that the first rank stays after a bad verdict, so that the others hear it: its process may have the store."""
-
-ANSWER = 2.0
-"""Seconds that a store gets to answer when the time for it is up."""
+ANSWER = 2.0  # seconds that a store gets to answer when the time for it is up
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,13 @@ class Patience:
         return cls(0.8 * timeout, timeout + HEARING, timeout)
 
 
-LATE = Patience(2.5, 4.0, 0.0)
-"""For finding out together why a call has failed: everyone notices at about the same time."""
+LATE = Patience(2.5, 4.0, 0.0)  # to find out together why a call has failed: all notice at about the same time
 
 
 class Line:
     """Calls on a store, of which the one under way is timed."""
 
     def __init__(self, store: Store) -> None:
-        """No call is under way."""
         self.store, self.since = store, inf
 
     def call(self, work: Callable[[], T]) -> T:
@@ -108,16 +104,13 @@ def default_store() -> Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreChannel:
-    """Agreement between some ranks; a `Channel` of the runtime's.
-
-    wake: called on the first rank when the others are late, and may make them come.
-    """
+    """Agreement between some ranks; a `Channel` of the runtime's."""
 
     store: Store
     ranks: Sequence[int]
     rank: int
     patience: Patience
-    wake: Callable[[], None] | None = None
+    wake: Callable[[], None] | None = None  # called on the first rank if others are late, and may make them come
 
     def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:
         """Compare a value each under a key; the verdict under the key before can go."""

@@ -29,13 +29,12 @@ def join(timeout: float) -> None:
     if given and len(given) < len(names):
         raise EngineError(f"to join processes, all of {', '.join(names)} must be set")
     try:
+        patience = max(1, int(timeout))
         if given:
             address, processes, process = given
-            jax.distributed.initialize(
-                address, int(processes), int(process), initialization_timeout=max(1, int(timeout))
-            )
+            jax.distributed.initialize(address, int(processes), int(process), initialization_timeout=patience)
         elif launched:
-            jax.distributed.initialize(initialization_timeout=max(1, int(timeout)))
+            jax.distributed.initialize(initialization_timeout=patience)
     except (ValueError, RuntimeError) as error:
         raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
 

@@ -22,7 +22,6 @@ class MpiRunner(Runner):
     name = "mpi"
 
     def __init__(self, timeout: float) -> None:
-        """Take the world communicator."""
         self._comm = MPI.COMM_WORLD
         self._timeout = timeout
         self._watchdog = Watchdog(timeout, self._comm.rank)

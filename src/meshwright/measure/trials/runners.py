@@ -9,8 +9,7 @@ from meshwright.errors import EngineError
 from meshwright.measure.trials.trial import Runner
 from meshwright.runtime.launch import run_locally
 
-ENGINES = ("torch", "mpi", "jax", "numpy")
-"""What plans run on. numpy is the interpreter, for trials: it has no module for users."""
+ENGINES = ("torch", "mpi", "jax", "numpy")  # numpy is the interpreter, for trials: it has no module for users
 
 
 def require(engine: str) -> None:
@@ -22,11 +21,8 @@ def require(engine: str) -> None:
 
 
 def start_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
-    """Run Meshwright with arguments in `ranks` processes on this machine; returns the launcher's exit code.
-
-    The engine's library must be there, but only the ranks load it.
-    """
-    if find_spec({"torch": "torch", "mpi": "mpi4py"}[engine]) is None:
+    """Run Meshwright with arguments in `ranks` processes on this machine; returns the launcher's exit code."""
+    if find_spec({"torch": "torch", "mpi": "mpi4py"}[engine]) is None:  # it must be there, but only the ranks load it
         require(engine)
     return run_locally(engine, ranks, arguments)
 
@@ -41,10 +37,7 @@ def measured_as(engine: str, device: str | None) -> str:
 
 
 def make_runner(engine: str, timeout: float, device: str | None = None, host_devices: int | None = None) -> Runner:
-    """The runner of an engine; the engine's library is loaded only now.
-
-    device: cpu or cuda, for torch. host_devices: how many devices JAX is to make of this host.
-    """
+    """The runner of an engine, whose library is loaded only now; JAX makes `host_devices` devices of this host."""
     if engine == "numpy":
         from meshwright.measure.trials.numpy import NumpyRunner
 

@@ -20,15 +20,13 @@ from meshwright.runtime.words import first_line
 from meshwright.torch import Reducer
 from meshwright.torch.collectives import run_collective
 
-HEADWAY = 0.02
-"""Seconds until a common start, beyond what it took all ranks to agree on the last one."""
+HEADWAY = 0.02  # seconds until a common start, beyond what it took all ranks to agree on the last one
 
 
 class TorchRunner(Runner):
     """Runs a plan on the process group that torchrun's environment describes."""
 
     def __init__(self, timeout: float, device: str | None = None, name: str = "torch") -> None:
-        """Join the process group."""
         self.name = name
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:

@@ -101,8 +101,7 @@ def _total(number: int, group: tuple[int, ...], length: int, dtype: str) -> Arra
 IN_ONE_PROCESS, INTERPRETED = 4 * 2**30, 2**30
 """The most bytes that all devices may hold where they are in this process, and where the interpreter runs them."""
 
-EACH = 1000
-"""What a device takes at least, in bytes."""
+EACH = 1000  # bytes that a device takes at least
 
 
 def check_memory(payload: Payload, interpreted: bool = False) -> None:
@@ -132,13 +131,10 @@ def payloads(plan: Plan, dtype: str, size: int | None = None) -> list[Payload]:
 
 
 class Runner(Protocol):
-    """Runs reductions on an engine with data of its own, and times them; every process has one, for its own ranks.
+    """Runs reductions on an engine with data of its own, and times them; every process has one, for its own ranks."""
 
-    name: that of the engine. ranks: those of this process.
-    """
-
-    name: str
-    ranks: Sequence[int]
+    name: str  # of the engine
+    ranks: Sequence[int]  # of this process
 
     def load(self, plan: Plan) -> None:
         """Make ready to run a plan's reductions, instead of those of the plan before."""
@@ -147,10 +143,7 @@ class Runner(Protocol):
         """Make ready to run a reduction with a payload."""
 
     def run(self, default: bool, alone: bool = False) -> float:
-        """Run it once, with the plan's program or the library's own collective; the seconds of the slowest rank.
-
-        alone: only the first reduction group runs, the others wait.
-        """
+        """Run the program, or the library's own collective, in all groups or the first alone; the slowest's seconds."""
 
     def send(self, pairs: Sequence[tuple[int, int]]) -> float:
         """Send what is prepared from some ranks to others, all at once; the seconds of the slowest."""
