@@ -4,14 +4,13 @@ import pytest
 
 from tests.ranks import results, run_ranks
 
-PROGRAMS = "tests.torch.programs:"
 OTHER_CALLS = (
     "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
 )
 
 
 def test_a_world_of_another_size_is_refused_on_every_rank() -> None:
-    for message in results(f"{PROGRAMS}world_of_another_size", 4):
+    for message in results("tests.torch.refusals:world_of_another_size", 4):
         assert message == (
             "there are 4 processes, but the plan is for 8 devices (node=2,gpu=4): start 8, or make a plan for 4"
         )
@@ -37,21 +36,21 @@ def test_a_world_of_another_size_is_refused_on_every_rank() -> None:
     ],
 )
 def test_another_layout_is_refused_on_every_rank(seats: list[tuple[int, int]], message: str) -> None:
-    assert results(f"{PROGRAMS}seats_that_do_not_fit", 4, seats) == [message] * 4
+    assert results("tests.torch.refusals:seats_that_do_not_fit", 4, seats) == [message] * 4
 
 
 def test_another_plan_on_a_rank_is_refused_on_every_rank() -> None:
     message = "rank 2 has another plan than rank 0: give every process the same plan file"
-    assert results(f"{PROGRAMS}another_plan", 4) == [message] * 4
+    assert results("tests.torch.refusals:another_plan", 4) == [message] * 4
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    messages = results(f"{PROGRAMS}absent_rank", 4)
+    messages = results("tests.torch.failures:absent_rank", 4)
     assert messages == ["rank 3 did not join the others within 4 s"] * 3 + [""]
 
 
 def test_a_rank_that_dies_ends_in_an_error_on_the_others() -> None:
-    outcomes = run_ranks(f"{PROGRAMS}dying_rank", 4)
+    outcomes = run_ranks("tests.torch.failures:dying_rank", 4)
     assert [outcome.status for outcome in outcomes] == [0, 0, 0, 7]
     for rank, outcome in enumerate(outcomes[:3]):
         first, again = outcome.result
@@ -60,13 +59,13 @@ def test_a_rank_that_dies_ends_in_an_error_on_the_others() -> None:
 
 
 def test_a_rank_that_hangs_ends_in_an_error_on_the_others_within_the_timeout() -> None:
-    outcomes = results(f"{PROGRAMS}hanging_rank", 4)
+    outcomes = results("tests.torch.failures:hanging_rank", 4)
     for rank in (0, 2, 3):
         assert f"rank {rank}: step " in outcomes[rank]
 
 
 def test_different_calls_are_refused_on_every_rank() -> None:
-    messages = results(f"{PROGRAMS}different_calls", 4)
+    messages = results("tests.torch.refusals:different_calls", 4)
     assert all(each == messages[0] for each in messages)
     size, dtype, operation, always = messages[0]
     head = "the ranks call differently: rank 0 gives"
@@ -79,11 +78,11 @@ def test_different_calls_are_refused_on_every_rank() -> None:
 
 
 def test_calls_in_another_order_are_noticed() -> None:
-    assert results(f"{PROGRAMS}swapped_calls", 4) == [OTHER_CALLS] * 4
+    assert results("tests.torch.refusals:swapped_calls", 4) == [OTHER_CALLS] * 4
 
 
 def test_unsuitable_tensors_are_refused_before_anything_is_sent() -> None:
-    messages = results(f"{PROGRAMS}unsuitable_tensors", 4)[0]
+    messages = results("tests.torch.refusals:unsuitable_tensors", 4)[0]
     known = "bfloat16, float16, float32, float64, int32, int64, int8, uint8"
     assert messages == [
         f"torch.int16 cannot be reduced, but {known} can",
@@ -103,14 +102,14 @@ def test_unsuitable_tensors_are_refused_before_anything_is_sent() -> None:
 
 
 def test_plans_are_checked_before_groups_are_made() -> None:
-    short, check, timeout = results(f"{PROGRAMS}invalid_plans", 4)[0]
+    short, check, timeout = results("tests.torch.refusals:invalid_plans", 4)[0]
     assert "the program ends before the goal (all-reduce) is reached" in short
     assert check == "check='sometimes': expected 'first', 'always' or 'never'"
     assert timeout == "timeout=0: expected a number of seconds above 0 and below 1e9"
 
 
 def test_a_second_thread_is_refused() -> None:
-    assert results(f"{PROGRAMS}two_threads", 4) == [4] * 4
+    assert results("tests.torch.refusals:two_threads", 4) == [4] * 4
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_a_second_thread_is_refused() -> None:
     ],
 )
 def test_what_one_rank_cannot_do_is_told_to_all_at_once(what: str, message: str) -> None:
-    for rank, said in enumerate(results(f"{PROGRAMS}one_refuses", 4, what, limit=25)):
+    for rank, said in enumerate(results("tests.torch.refusals:one_refuses", 4, what, limit=25)):
         assert message.removeprefix("rank 2 cannot: ") in said
         assert rank == 2 or message in said
 
@@ -133,15 +132,15 @@ def test_sizes_that_differ_late_are_noticed_when_the_reducer_is_closed() -> None
     message = (
         "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
     )
-    assert results(f"{PROGRAMS}late_difference", 4) == [message] * 4
+    assert results("tests.torch.refusals:late_difference", 4) == [message] * 4
 
 
 def test_the_rank_that_has_the_store_is_the_last_to_leave() -> None:
-    assert results(f"{PROGRAMS}far_away", 4) == [True] * 4
+    assert results("tests.torch.failures:far_away", 4) == [True] * 4
 
 
 def test_a_failing_hook_says_what_happened() -> None:
-    outcomes = run_ranks(f"{PROGRAMS}failing_hook", 4)
+    outcomes = run_ranks("tests.torch.models:failing_hook", 4)
     for rank, outcome in enumerate(outcomes[:3]):
         assert not outcome.error, outcome.error
         assert f"rank {rank}: step " in outcome.result or "did not join" in outcome.result
@@ -156,13 +155,13 @@ def test_a_failing_hook_says_what_happened() -> None:
     ],
 )
 def test_everyone_hears_the_reason_before_the_store_goes(what: str, message: str) -> None:
-    messages = results(f"{PROGRAMS}late_listeners", 4, what)
+    messages = results("tests.torch.failures:late_listeners", 4, what)
     assert [said for said in messages if said] == [message] * (3 if what == "absent" else 4)
 
 
 @pytest.mark.parametrize("when", ["start", "call", "comparison"])
 def test_a_store_that_hangs_holds_up_nobody(when: str) -> None:
-    outcomes = run_ranks(f"{PROGRAMS}stopped_store", 4, when)
+    outcomes = run_ranks("tests.torch.failures:stopped_store", 4, when)
     assert outcomes[0].status == -9  # it was stopped, and killed when the others had ended
     for outcome in outcomes[1:]:
         assert not outcome.error, outcome.error
@@ -173,11 +172,11 @@ def test_a_store_that_hangs_holds_up_nobody(when: str) -> None:
 
 
 def test_no_thread_of_gloo_outlives_a_reducer_that_nobody_closed() -> None:
-    assert results(f"{PROGRAMS}unclosed", 4) == [0] * 4
+    assert results("tests.torch.failures:unclosed", 4) == [0] * 4
 
 
 def test_ddp_over_other_ranks_than_the_plan_is_refused() -> None:
-    for rank, (message, gradient) in enumerate(results(f"{PROGRAMS}ddp_over_other_ranks", 4)):
+    for rank, (message, gradient) in enumerate(results("tests.torch.models:ddp_over_other_ranks", 4)):
         assert "the model averages gradients over ranks 0, 1, 2, 3, but the plan's all-reduce over data has" in message
         assert f"{rank % 2}, {rank % 2 + 2} here: Distr" in message
         assert 'which is device_mesh(plan)["data"].get_group()' in message
@@ -185,7 +184,7 @@ def test_ddp_over_other_ranks_than_the_plan_is_refused() -> None:
 
 
 def test_meshes_that_differ_are_refused_on_every_rank() -> None:
-    other, seats = results(f"{PROGRAMS}meshes_that_differ", 4)[3]
+    other, seats = results("tests.torch.models:meshes_that_differ", 4)[3]
     assert other == "rank 2 has another plan than rank 0: give every process the same plan file"
     assert seats.startswith("rank 1 is number 0 of 2 on its host, but the plan numbers devices host by host")
 
@@ -193,14 +192,14 @@ def test_meshes_that_differ_are_refused_on_every_rank() -> None:
 @pytest.mark.parametrize("chunks", [False, True])
 def test_a_size_that_is_new_to_one_rank_alone_is_named_on_every_rank(chunks: bool) -> None:
     what = "elements of float32 to all-reduce sum of reduction 0"
-    for said in results(f"{PROGRAMS}known_sizes_mixed_up", 4, chunks):
+    for said in results("tests.torch.refusals:known_sizes_mixed_up", 4, chunks):
         assert said.startswith(f"the ranks call differently: rank 0 gives 40000 {what}, rank 2 gives 50000 {what}")
         assert "GLHF" not in said
         assert ".cc:" not in said
 
 
 def test_a_plan_that_runs_otherwise_than_planned_says_so_once() -> None:
-    said, *others = results(f"{PROGRAMS}notices", 4)
+    said, *others = results("tests.torch.refusals:notices", 4)
     assert others == [[]] * 3
     library, chunks = said
     assert library.startswith("the plan was made for nccl, but runs on gloo")

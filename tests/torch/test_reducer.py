@@ -1,4 +1,4 @@
-"""What a Reducer does with real process groups; what each rank does is in programs.py."""
+"""What a Reducer does with real process groups; what each rank does is in programs.py and models.py."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,13 @@ import pytest
 from tests.ranks import results
 
 
-@pytest.mark.parametrize("name", ["operations", "shapes", "goals", "many_at_once", "meshes", "overlapping", "rings"])
+@pytest.mark.parametrize("name", ["operations", "shapes", "goals", "many_at_once", "overlapping", "rings"])
 def test_on_four_ranks(name: str) -> None:
     results(f"tests.torch.programs:{name}", 4)
+
+
+def test_meshes() -> None:
+    results("tests.torch.models:meshes", 4)
 
 
 def test_several_reductions_share_a_reducer_and_make_only_the_groups_they_need() -> None:
@@ -18,8 +22,8 @@ def test_several_reductions_share_a_reducer_and_make_only_the_groups_they_need()
 
 
 def test_training_with_a_plan_is_training() -> None:
-    plain = results("tests.torch.programs:training", 4, False)
-    planned = results("tests.torch.programs:training", 4, True)
+    plain = results("tests.torch.models:training", 4, False)
+    planned = results("tests.torch.models:training", 4, True)
     assert all(bits == planned[0] for bits in planned), "parameters are bitwise the same on every rank"
     np.testing.assert_allclose(
         np.frombuffer(planned[0], np.float32), np.frombuffer(plain[0], np.float32), rtol=1e-4, atol=1e-6
