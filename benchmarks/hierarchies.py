@@ -20,6 +20,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -71,76 +72,100 @@ def numbering(placement: Placement, order: str, axes: Sequence[str]) -> tuple[tu
     return tuple(factor for _, _, factor in cells), [moved.reshape(-1).tolist()]
 
 
+@dataclass(frozen=True)
+class Search:
+    """All valid programs over one hierarchy, and what they do to the devices."""
+
+    placement: Placement
+    axes: Sequence[str]
+    radices: tuple[int, ...]
+    instances: list[list[int]]
+
+    @property
+    def size(self) -> int:
+        return prod(self.radices)
+
+    def programs(self, max_steps: int) -> tuple[tuple[tuple[Step, ...], ...], int]:
+        """The programs, by trying every step in every state; and how many steps were tried."""
+        group_of = {rank: group for group in self.placement.groups(self.axes) for rank in group}
+        number = {rank: k for k, rank in enumerate(self.instances[0])}
+        wanted = [sum(1 << number[other] for other in group_of[rank]) for rank in self.instances[0]]
+        end: State = tuple((bits,) * self.size for bits in wanted)
+        steps = all_steps(len(self.radices))
+        tried = 0
+
+        @cache
+        def completions(state: State, left: int) -> tuple[tuple[Step, ...], ...]:
+            nonlocal tried
+            if state == end:
+                return ((),)
+            if left == 0:
+                return ()
+            found: list[tuple[Step, ...]] = []
+            for step in steps:
+                tried += 1
+                try:
+                    after = apply_step(state, step, self.radices)
+                except RuleBrokenError:
+                    continue
+                # What has been mixed across reduction groups cannot be separated again.
+                if any(who & ~wanted[d] for d, held in enumerate(after) for who in held):
+                    continue
+                found += [(step, *rest) for rest in completions(after, left - 1)]
+            return tuple(found)
+
+        return completions(state_of(Goal.ALL_REDUCE.start, self.size), max_steps), tried
+
+    def best(self, programs: Sequence[tuple[Step, ...]]) -> float:
+        """The time of the fastest program, with plain rings in all groups of a step, routed over the explicit tree."""
+        naive = Naive(self.placement, list(self.axes), PAYLOAD, rotates=False)
+
+        @cache
+        def price(step: Step, chunks: tuple[int, ...]) -> float:
+            edges: dict[tuple[int, int], float] = defaultdict(float)
+            for instance in self.instances:
+                for group in device_groups(step.grouping, self.radices):
+                    members = sorted(instance[k] for k in group)
+                    held = chunks[group[0]] * PAYLOAD / self.size
+                    ((variants, _),) = naive.phases("ring", step.collective, members)
+                    for a, b, amount in variants[0]:
+                        edges[members[a], members[b]] += amount * held
+            return naive.time(edges)
+
+        def time_of(program: tuple[Step, ...]) -> float:
+            state, total = state_of(Goal.ALL_REDUCE.start, self.size), 0.0
+            for step in program:
+                total += price(step, tuple(sum(1 for who in held if who) for held in state))
+                state = apply_step(state, step, self.radices)
+            return total
+
+        return min(map(time_of, programs), default=float("inf"))
+
+    def lowered(self, programs: Sequence[tuple[Step, ...]]) -> set[Lowered]:
+        """The programs as what they make the devices do."""
+
+        @cache
+        def lower(step: Step) -> tuple[str, frozenset[tuple[int, ...]]]:
+            groups = device_groups(step.grouping, self.radices)
+            mapped = (tuple(sorted(instance[k] for k in group)) for instance in self.instances for group in groups)
+            return str(step.collective), frozenset(mapped)
+
+        return {tuple(lower(step) for step in program) for program in programs}
+
+
 def search(placement: Placement, order: str, axes: Sequence[str], max_steps: int) -> dict[str, object]:
-    """All valid programs over one hierarchy, by trying every step in every state."""
-    radices, instances = numbering(placement, order, axes)
+    """The figures of one hierarchy."""
     begin = time.perf_counter()
-    group_of = {rank: group for group in placement.groups(axes) for rank in group}
-    ranks, size = instances[0], prod(radices)
-    number = {rank: k for k, rank in enumerate(ranks)}
-    wanted = [sum(1 << number[other] for other in group_of[rank]) for rank in ranks]
-    end: State = tuple((bits,) * size for bits in wanted)
-    steps = all_steps(len(radices))
-    tried = 0
-
-    @cache
-    def completions(state: State, left: int) -> tuple[tuple[Step, ...], ...]:
-        nonlocal tried
-        if state == end:
-            return ((),)
-        if left == 0:
-            return ()
-        found: list[tuple[Step, ...]] = []
-        for step in steps:
-            tried += 1
-            try:
-                after = apply_step(state, step, radices)
-            except RuleBrokenError:
-                continue
-            # What has been mixed across reduction groups cannot be separated again.
-            if any(who & ~wanted[d] for d, held in enumerate(after) for who in held):
-                continue
-            found += [(step, *rest) for rest in completions(after, left - 1)]
-        return tuple(found)
-
-    programs = completions(state_of(Goal.ALL_REDUCE.start, size), max_steps)
+    here = Search(placement, axes, *numbering(placement, order, axes))
+    programs, tried = here.programs(max_steps)
     seconds = time.perf_counter() - begin
-    naive = Naive(placement, list(axes), PAYLOAD, rotates=False)
-
-    @cache
-    def price(step: Step, chunks: tuple[int, ...]) -> float:
-        """The time of plain rings in all groups of a step, routed over the explicit tree."""
-        edges: dict[tuple[int, int], float] = defaultdict(float)
-        for instance in instances:
-            for group in device_groups(step.grouping, radices):
-                members = sorted(instance[k] for k in group)
-                held = chunks[group[0]] * PAYLOAD / size
-                ((variants, _),) = naive.phases("ring", step.collective, members)
-                for a, b, amount in variants[0]:
-                    edges[members[a], members[b]] += amount * held
-        return naive.time(edges)
-
-    def time_of(program: tuple[Step, ...]) -> float:
-        state, total = state_of(Goal.ALL_REDUCE.start, size), 0.0
-        for step in program:
-            total += price(step, tuple(sum(1 for who in held if who) for held in state))
-            state = apply_step(state, step, radices)
-        return total
-
-    @cache
-    def lower(step: Step) -> tuple[str, frozenset[tuple[int, ...]]]:
-        groups = device_groups(step.grouping, radices)
-        mapped = (tuple(sorted(instance[k] for k in group)) for instance in instances for group in groups)
-        return str(step.collective), frozenset(mapped)
-
-    lowered: set[Lowered] = {tuple(lower(step) for step in program) for program in programs}
     return {
-        "levels": len(radices),
-        "steps": len(steps),
+        "levels": len(here.radices),
+        "steps": len(all_steps(len(here.radices))),
         "tried": tried,
         "programs": len(programs),
-        "lowered": lowered,
-        "best": min(map(time_of, programs), default=float("inf")),
+        "lowered": here.lowered(programs),
+        "best": here.best(programs),
         "seconds": seconds,
     }
 

@@ -87,7 +87,7 @@ def main() -> int:
 
 def _preload() -> None:
     """Import once what trials need: they are forked from this process, which therefore must not have threads."""
-    for module in ("meshwright.measure.trials.torch", "torch._dynamo", "tests.torch.programs", "tests.torch.pipelines"):
+    for module in ("meshwright.measure.trials.torch", "torch._dynamo", "tests.torch.failures", "tests.torch.pipelines"):
         importlib.import_module(module)
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     if threads > 1:
