@@ -2,19 +2,19 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, permutations
+from itertools import permutations
 from math import inf
 from os import PathLike
 
 from meshwright.cost.bound import bound
 from meshwright.cost.chunking import Searched
-from meshwright.cost.chunking import search as search_chunked
+from meshwright.cost.chunking import search as search_programs
 from meshwright.cost.contention import step_family
 from meshwright.cost.library import Library, as_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
-from meshwright.language.program import Collective, Pipelined, as_collectives
+from meshwright.language.program import Collective, as_collectives
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
@@ -176,7 +176,7 @@ class Planner:
         least = 0.0
         for planned in plans[0].communications:
             one, layout = planned.communication, layout_of(plans[0].placement, planned.communication.axes)
-            searched = self.searched.get((one, layout.radices, layout.columns))
+            searched = self.searched.get((one.goal, one.bytes, layout.radices, layout.columns))
             least += exposed(one) * (planned.seconds if searched is None else searched.least)
         return Ranking(plans, total, timed, gap, least)
 
@@ -241,18 +241,14 @@ class Planner:
 
     def _ranked(self, one: Communication, layout: Layout, top: int) -> list[Planned]:
         """A communication on a layout with each of its `top` best programs."""
-        model = self._model(layout, one.bytes)
-        if not one.goal.has_programs:
+        model, goal = self._model(layout, one.bytes), one.goal
+        if not goal.has_programs:
             return [predict(model, one)]
-        goal = one.goal
-        graph = program_graph(len(layout.levels), goal, self.max_steps, self.collectives)
-        if self.max_chunks == 1:
-            programs = [Pipelined.of(program) for _, program in islice(graph.ranked(model), top)]
-        else:
-            searched = search_chunked(Pipeline(model, goal, self.max_chunks), graph, top)
-            self.searched[one, layout.radices, layout.columns] = searched
-            programs = list(searched.programs)
-        found = [predict(model, one, pipelined) for pipelined in programs]
+        key = goal, one.bytes, layout.radices, layout.columns
+        if key not in self.searched or len(self.searched[key].programs) < top:
+            graph = program_graph(len(layout.levels), goal, self.max_steps, self.collectives)
+            self.searched[key] = search_programs(Pipeline(model, goal, self.max_chunks), graph, top)
+        found = [predict(model, one, pipelined) for pipelined in self.searched[key].programs[:top]]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"
             raise SpecError(
