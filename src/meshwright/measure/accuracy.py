@@ -207,10 +207,8 @@ def misses(pairs: Sequence[Pair], noise: float) -> list[Pair]:
 
 
 def placement_spread(pairs: Sequence[Pair]) -> float:
-    """The slowest over the fastest placement of groups of the same size, with the library's own collective.
-
-    The names of axes do not matter: a study may measure just one of two placements that only swap axes of equal size.
-    """
+    """The slowest over the fastest placement of groups of the same size, with the library's own collective."""
+    # The names of axes do not matter: a study may measure just one of two placements that only swap axes of equal size.
     groups: dict[tuple[object, ...], list[float]] = {}
     for pair in pairs:
         time = pair.default.measured if pair.default is not None else pair.fastest.measured

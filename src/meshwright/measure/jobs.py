@@ -137,10 +137,8 @@ def _mark_failed(job: Job, left: Sequence[Measurement], reason: str) -> None:
 
 
 def _watch(job: Job, pids: dict[int, int]) -> str:
-    """Wait for ranks; why they failed, empty if they did not. No rank is left when this returns.
-
-    The file that they write is the sign of life: it grows by a line when a measurement begins and when it ends.
-    """
+    """Wait for ranks; why they failed, empty if they did not. No rank is left when this returns."""
+    # The file that they write is the sign of life: it grows by a line when a measurement begins and when it ends.
     size, since = -1, time.monotonic()
 
     def stuck() -> str:

@@ -68,8 +68,7 @@ def describe(planned: Planned) -> str:
 class Notices:
     """Warns where a plan runs otherwise than planned: once for each reason, and on rank 0 alone."""
 
-    LIBRARIES = ("nccl", "gloo", "openmpi")
-    """The cost model's libraries that stand for one real library; others, like `ring`, may be meant for any."""
+    LIBRARIES = ("nccl", "gloo", "openmpi")  # that stand for one real library; others, like ring, may be for any
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.plan, self.silent = plan, rank != 0

@@ -39,18 +39,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective with the devices of one group, in rank order; the first one is the root of a rooted collective.
-
-    source and target are buffers of `taken` and `given` blocks; AllReduce, Reduce and Broadcast work in place.
-    """
+    """A collective with the devices of one group, in rank order; the first one is the root of a rooted collective."""
 
     collective: Collective
     step: int
     group: tuple[int, ...]
-    source: int
+    source: int  # a buffer, and so is the target; AllReduce, Reduce and Broadcast work in place
     target: int
-    taken: int
-    given: int
+    taken: int  # blocks of the source
+    given: int  # blocks of the target
 
 
 @dataclass(frozen=True, slots=True)

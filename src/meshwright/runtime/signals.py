@@ -47,10 +47,8 @@ def interrupting() -> AbstractContextManager[None]:
 
 @contextmanager
 def holding_back() -> Iterator[None]:
-    """Let the signals that ask to end wait until this is over.
-
-    A mask would not do: another thread could take the signal, and Python would handle it here all the same.
-    """
+    """Let the signals that ask to end wait until this is over."""
+    # A mask would not do: another thread could take the signal, and Python would handle it here all the same.
     came: list[int] = []
     try:
         with _handled_by(lambda number, _: came.append(number)):

@@ -104,12 +104,8 @@ def _command_line(pid: str) -> bytes:
 
 
 def _completed(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run one of the system's tools to its end; none of them is looked for in the current folder.
-
-    A signal that asks to end waits for the tool. Otherwise a tool that was just started could still make a namespace
-    after the cleaning up.
-    """
-    with holding_back():
+    """Run one of the system's tools to its end; none of them is looked for in the current folder."""
+    with holding_back():  # otherwise a tool that was just started could still make a namespace after the cleaning up
         return subprocess.run(command, text=True, check=False, env=safe_environment(), **options)
 
 

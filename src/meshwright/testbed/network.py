@@ -197,11 +197,9 @@ class Network:
         return lines
 
     def _shared_shaper(self, interface: str, port: Port, field: str) -> list[str]:
-        """A class for each device, so that concurrent flows get equal rates.
-
-        A class may send its assured rate even when the link is full. So that rate is next to nothing: classes borrow
-        all they send from the link, in turns, and the link's rate holds from the first packet on.
-        """
+        """A class for each device, so that concurrent flows get equal rates."""
+        # A class may send its assured rate even when the link is full. So that rate is next to nothing: classes borrow
+        # all they send from the link, in turns, and the link's rate holds from the first packet on.
         whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {2 * FRAME} cburst {2 * FRAME}"
         each = f"htb rate {ASSURED}bit ceil {_bits(port.rate)}bit burst {FRAME} cburst {FRAME} quantum {2 * FRAME}"
         lines = [
