@@ -17,6 +17,7 @@ ROOMS = (
     ("errors",),
     ("text",),
     ("system",),
+    ("discovery",),
     ("placement",),
     ("language",),
     ("workload",),

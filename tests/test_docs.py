@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -143,6 +144,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "all_reduce_8.log").write_text("\n".join(NCCL.splitlines()[1:]))  # as of the nccl-tests of old
     (tmp_path / "osu_allreduce.log").write_text(OSU)
     (tmp_path / "nodes").write_text("a\nb\n")
+    (tmp_path / "nodes.csv").write_text("host,rack\na,1\nb,1\nc,2\nd,2\n")
+    switches = "SwitchName=spine Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=n[1-4]\nSwitchName=leaf2 Nodes=n[5-7]\n"
+    (tmp_path / "topology.conf").write_text(switches)
+    found = "levels: [{name: node, count: 4, bandwidth: 8GB/s}, {name: gpu, count: 8, bandwidth: 9GB/s}]"
+    (tmp_path / "system.yaml").write_text(found)
+    shutil.copy(ROOT / "tests" / "discovery" / "files" / "dgx-h100.xml", tmp_path / "nccl.xml")
     write(tmp_path / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", {"data": 4, "tensor": 2})
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -174,6 +181,7 @@ def test_commands_run(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", in_language("console"))
+@pytest.mark.usefixtures("workplace")
 def test_what_commands_print(block: Block) -> None:
     first, *shown = block.text.splitlines()
     (command,) = commands(first)
@@ -380,8 +388,8 @@ def test_which_commands_take_json() -> None:
     assert sorted(re.findall(r"`([^`]+)`", said[1])) == sorted(without)
 
 
-OTHERS = {"--node-rank", "--rdzv-backend", "--rankfile", "--strict"}
-"""Options of torchrun, mpirun and mypy that the prose names."""
+OTHERS = {"--exclude", "--of", "--node-rank", "--rdzv-backend", "--rankfile", "--strict"}
+"""Options of torchrun, mpirun, srun, lstopo and mypy that the prose names."""
 
 
 def test_options_in_the_prose_exist() -> None:

@@ -20,6 +20,8 @@ from meshwright.cli import main
 from meshwright.cost.library import library_document, library_of, parse_library_yaml
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
+from meshwright.discovery.assemble import assemble
+from meshwright.discovery.read import FORMATS, read_topology
 from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.export.hosts import seatings
 from meshwright.language.goals import PROGRAM_GOALS
@@ -32,6 +34,7 @@ from meshwright.measure.records import Records, read_measurements
 from meshwright.placement.layout import layout_of
 from meshwright.planning.constraints import ConstraintRule, parse_constraint
 from meshwright.system.read import parse_system_yaml, system_document, system_of
+from meshwright.text.hostlist import format_hosts, parse_hosts
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
 from meshwright.workload.read import parse_flops, parse_params, parse_workload_yaml, write_workload
@@ -717,15 +720,47 @@ def _use_call(case: Any, _: Path) -> None:
         _use_system(found)
 
 
+# Topology files
+
+TOPOLOGIES = Path(__file__).parents[1] / "discovery" / "files"
+
+
+@cache
+def _topologies() -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in sorted(TOPOLOGIES.iterdir()) if path.stat().st_size < 12_000]
+
+
+def _make_topologies(random: Random) -> Any:
+    """A broken file, sometimes beside a whole one, sometimes taken for another format."""
+    texts = [_pick(random, _topologies())]
+    if random.random() < 0.3:
+        texts.insert(random.randint(0, 1), random.choice(_topologies()))
+    return texts, random.choice(list(FORMATS)) if random.random() < 0.1 else None
+
+
+def _use_topologies(case: Any, folder: Path) -> None:
+    texts, form = case
+    paths = [folder / f"topology{k}" for k in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8", errors="replace", newline="")
+    found = assemble([read_topology(path, form) for path in paths])
+    assert len(set(found.hosts)) == len(found.hosts) > 0
+    assert not set(found.hosts) & set(found.left_out)
+    assert found.system.devices % len(found.hosts) == 0
+    assert system_of(json.loads(json.dumps(system_document(found.system))), "again") == found.system
+    assert parse_hosts(format_hosts(found.hosts), 10**6) == list(found.hosts)
+
+
 TARGETS: dict[str, Target] = {
     "programs": Target(_make_program, _use_program, 0.4),
-    "specs": Target(_make_spec, _use_spec, 0.3),
+    "specs": Target(_make_spec, _use_spec, 0.25),
     "systems": Target(_make_yaml("systems"), lambda text, _: _use_system(parse_system_yaml(text, "system.yaml")), 0.05),
     "libraries": Target(_make_yaml("libraries"), _use_library, 0.03),
     "workloads": Target(_make_yaml("workloads"), _use_workload, 0.04),
     "plans": Target(_make_plan, _use_plan, 0.04),
     "results": Target(_make_results, _use_results, 0.04),
     "logs": Target(_make_log, _use_log, 0.05),
+    "topologies": Target(_make_topologies, _use_topologies, 0.05),
     "calls": Target(_make_call, _use_call, 0.04),
     "verbs": Target(_make_verb, _use_verb, 0.01),
 }

@@ -1,0 +1,133 @@
+"""`meshwright discover`: a system file from what the cluster says about itself."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from meshwright.cli import options
+from meshwright.cli.output import print_json, print_table, say
+from meshwright.discovery.assemble import Discovery, assemble
+from meshwright.discovery.nominal import node_type as known_type
+from meshwright.discovery.read import FORMATS, read_topology
+from meshwright.errors import SpecError
+from meshwright.system.read import system_document
+from meshwright.text.files import write_file
+from meshwright.text.hostlist import format_hosts, parse_hosts
+from meshwright.text.units import format_bandwidth, format_seconds
+
+SHOWN_LETTERS, SHOWN_LINES = 2000, 30
+"""How much of a list of hosts is shown, and how many irregularities."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=options.FILE, metavar="FILE…")
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMATS)), help="The format of all files, if it is not recognised."
+)
+@click.option(
+    "--hosts", "names", metavar="HOST,…", help="Only these hosts, like n[001-004],m7; or the hosts, if no file has any."
+)
+@click.option("--node-type", metavar="TYPE", help="What every host is, like dgx-h100 or p5.48xlarge.")
+@click.option("--name", default="discovered", help="The name of the system.")
+@options.out("Write the system to this file.")
+@options.out("Write the hosts to this file, one per line, in the order of the system's devices.", "--hosts-out")
+@options.json
+def discover(
+    files: tuple[Path, ...],
+    form: str | None,
+    names: str | None,
+    node_type: str | None,
+    name: str,
+    out: Path | None,
+    hosts_out: Path | None,
+    as_json: bool,
+) -> None:
+    """Work out the hierarchy of a cluster from topology FILEs, which together describe it.
+
+    Files of NCCL, `nvidia-smi topo -m` and hwloc tell about the inside of a host; those of Slurm, ibnetdiscover, AWS,
+    Google Cloud and Kubernetes, and CSV lists of hosts and racks, about the network between hosts.
+
+    \b
+      meshwright discover topology.conf nccl.xml --hosts "$SLURM_JOB_NODELIST" --out system.yaml
+      meshwright discover nodes.csv --node-type dgx-h100 --out system.yaml --hosts-out hosts
+    """
+    only = parse_hosts(names) if names is not None else None
+    if not files and (only is None or node_type is None):
+        raise SpecError("name topology files, or say --hosts and --node-type")
+    node = known_type(node_type) if node_type is not None else None
+    found = assemble([read_topology(path, form) for path in files], only, node, name)
+    if out is not None:
+        write_file(out, _file(found, files))
+    if hosts_out is not None:
+        write_file(hosts_out, "".join(f"{host}\n" for host in found.hosts))
+    if as_json:
+        print_json(
+            {
+                "system": system_document(found.system),
+                "sources": dict(found.sources),
+                "hosts": list(found.hosts),
+                "left_out": list(found.left_out),
+                "irregular": list(found.irregular),
+                "notes": list(found.notes),
+            }
+        )
+    else:
+        _show(found, out)
+    for path in (out, hosts_out):
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def _show(found: Discovery, out: Path | None) -> None:
+    rows = []
+    for level in found.system.levels:
+        link = level.link
+        bandwidth, each = ("" if rate is None else format_bandwidth(rate) for rate in (link.bandwidth, link.per_device))
+        latency = format_seconds(link.latency) if link.latency else ""
+        extras = [str(link.fabric)] + [word for word in ("bypass", "reduces") if getattr(link, word)]
+        source = found.sources[level.name] or "no figure"
+        rows.append((level.name, level.count, bandwidth or "?", each, latency, ", ".join(extras), source))
+    print_table(("level", "count", "bandwidth", "per device", "latency", "fabric", "source, nominal"), rows)
+    each_host = found.system.devices // len(found.hosts)
+    hosts, devices = (
+        f"{count} {word}{'s' * (count != 1)}" for count, word in ((len(found.hosts), "host"), (each_host, "device"))
+    )
+    click.echo(f"{hosts} of {devices}: {_cut(format_hosts(found.hosts))}")
+    for line in _some(found.irregular):
+        click.echo(f"irregular: {line}")
+    if found.left_out:
+        click.echo(f"left out, so that the rest is regular: {_cut(format_hosts(found.left_out))}")
+    for note in found.notes:
+        say(f"note: {note}")
+    if missing := [level.name for level in found.system.levels if level.link.bandwidth is None]:
+        say(f"note: no bandwidth is known of {', '.join(missing)}: write one into the file before planning")
+    system = out or "system.yaml"
+    say(f"next: meshwright plan --system {system} …; to measure the figures: meshwright calibrate --system {system} …")
+
+
+def _some(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - SHOWN_LINES
+    return [*lines[:SHOWN_LINES], f"{more} more of this kind (--json has all)"] if more > 0 else list(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}… (--hosts-out and --json have all)"
+
+
+def _file(found: Discovery, files: tuple[Path, ...]) -> str:
+    """The text of the system file: comments say where each figure comes from and what is not in the system."""
+    about = [f"Discovered from {', '.join(map(str, files)) or 'the type of the hosts'}."]
+    about += ["All figures are nominal: `meshwright calibrate` measures what the links really reach."]
+    about += [
+        f"{level}: {source or 'no figure; write a bandwidth before planning'}"
+        for level, source in found.sources.items()
+    ]
+    about += [f"Irregular: {line}." for line in _some(found.irregular)]
+    about += [f"Left out: {_cut(format_hosts(found.left_out))}."] if found.left_out else []
+    about += [f"Hosts, in the order of the devices: {_cut(format_hosts(found.hosts))}."]
+    document: dict[str, Any] = system_document(found.system)
+    comments = "".join(f"# {''.join(letter if letter.isprintable() else '?' for letter in line)}\n" for line in about)
+    return comments + yaml.safe_dump(document, sort_keys=False)

@@ -1,0 +1,101 @@
+"""What every topology file is read to: hosts, the groups that they are in, and the devices inside them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshwright.errors import SpecError
+from meshwright.system.model import Link
+
+MOST_HOSTS = 1_000_000
+"""The most hosts in one topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """How a place is attached to its siblings, and where the figures come from."""
+
+    link: Link
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A host, or something inside it: a NUMA node, a PCIe switch, a GPU. `kind` is the name of its level."""
+
+    kind: str
+    name: str
+    children: tuple["Place", ...] = ()
+    port: Port | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One way to group things: which group each is in, and how the groups are attached to each other.
+
+    nvlink: the hosts of one group are joined by NVLink, so their own ports are for what leaves the group.
+    """
+
+    kind: str
+    groups: Mapping[str, str]
+    ports: Mapping[str, Port] = field(default_factory=dict)
+    nvlink: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What one file says.
+
+    tiers: groups of hosts, in any order.
+    hosts: those that are named, in the file's order, with what is known of their inside.
+    every: what a host is like that the file describes without its name.
+    odd: devices and hosts that were left out already, each with the reason.
+    notes: what a reader must know about the figures.
+    """
+
+    source: str
+    tiers: tuple[Tier, ...] = ()
+    hosts: Mapping[str, Place] = field(default_factory=dict)
+    every: Place | None = None
+    odd: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def wrong(source: str, line: int | None, message: str) -> SpecError:
+    """An error at a line of a file."""
+    return SpecError(f"{source}{'' if line is None else f' line {line}'}: {message}")
+
+
+TIERS = ("leaf", "spine", "core")
+"""What the tiers of a network are called, from the hosts upwards."""
+
+
+def tier_name(height: int) -> str:
+    """The name of a tier of switches; the tier that hosts are attached to has height 0.
+
+    >>> tier_name(0), tier_name(3)
+    ('leaf', 'tier4')
+    """
+    return TIERS[height] if height < len(TIERS) else f"tier{height + 1}"
+
+
+def switch_tiers(
+    paths: Mapping[str, tuple[str, ...]], ports: Mapping[str, Port]
+) -> tuple[tuple[Tier, ...], dict[str, str]]:
+    """Tiers from the path of switches above each host, outermost first; and hosts with fewer or more switches above
+    them than the usual, with the reason.
+    """
+    depths = Counter(map(len, paths.values()))
+    usual = max(depths, key=lambda depth: (depths[depth], depth))
+    odd = {}
+    for host, path in paths.items():
+        if len(path) != usual:
+            above = f"{len(path)} switch{'es' * (len(path) != 1)} ({', '.join(path)[:80]})"
+            odd[host] = f"is below {above}, the usual host below {usual}"
+    tiers = []
+    for depth in range(usual):
+        groups = {host: path[depth] for host, path in paths.items() if host not in odd}
+        names = set(groups.values())
+        own = {name: port for name, port in ports.items() if name in names}
+        tiers.append(Tier(tier_name(usual - 1 - depth), groups, own))
+    return tuple(tiers), odd

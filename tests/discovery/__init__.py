@@ -1,0 +1,1 @@
+"""Discovery: topology files and what is made of them."""

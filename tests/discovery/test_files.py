@@ -1,0 +1,163 @@
+"""Every topology file, written from the documentation of its format, with the hierarchy that it describes."""
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.discovery.assemble import Discovery, assemble
+from meshwright.discovery.nominal import NODE_TYPES, node_type
+from meshwright.discovery.read import FORMATS, read_topology, recognised
+from meshwright.system.model import Fabric
+from meshwright.system.read import preset
+from meshwright.text.hostlist import format_hosts, parse_hosts
+from meshwright.text.units import format_bandwidth
+
+FILES = Path(__file__).parent / "files"
+
+
+def found(*names: str, hosts: str | None = None, node: str | None = None) -> Discovery:
+    topologies = [read_topology(FILES / name) for name in names]
+    only = parse_hosts(hosts) if hosts is not None else None
+    return assemble(topologies, only, None if node is None else node_type(node))
+
+
+def text(discovery: Discovery) -> str:
+    """The levels as `level=count@bandwidth`, with what one device reaches alone behind a slash."""
+    words = []
+    for level in discovery.system.levels:
+        rates = [level.link.bandwidth, level.link.per_device]
+        shown = "/".join(format_bandwidth(rate) for rate in rates if rate is not None)
+        words.append(f"{level.name}={level.count}" + (f"@{shown}" if shown else ""))
+    return " ".join(words)
+
+
+SINGLE = {
+    "dgx-1.xml": "gpu=8@150GB/s",
+    "dgx-a100.xml": "gpu=8@300GB/s",
+    "dgx-h100.xml": "gpu=8@450GB/s",
+    "pcie-box.xml": "numa=2@10GB/s gpu=4@31.5GB/s",
+    "mi300x.xml": "gpu=8@448GB/s",
+    "p5-vendor.xml": "gpu=8@31.5GB/s",
+    "ndv5-vendor.xml": "numa=2@22GB/s gpu=4@63.01GB/s",
+    "gb200-trays.xml": "node=2@3.6TB/s/900GB/s gpu=4@900GB/s",
+    "h100-smi.txt": "gpu=8@450GB/s",
+    "bridges-smi.txt": "numa=2 bridge=2 gpu=2@100GB/s",
+    "pcie-smi.txt": "numa=2 pci=2 gpu=2",
+    "gpus-hwloc.xml": "numa=2 gpu=2@63.02GB/s",
+    "cores-hwloc.xml": "socket=2 core=4",
+    "tree.conf": "spine=2@200GB/s leaf=2 node=4",
+    "uneven.conf": "leaf=3 node=4",
+    "blocks.conf": "block=2 node=18",
+    "topology.yaml": "leaf=3 node=8",
+    "rails.ibnet": "leaf=2@800GB/s/50GB/s node=4@200GB/s/50GB/s",
+    "aws.json": "spine=2@1.6TB/s/50GB/s leaf=2@800GB/s/50GB/s node=2@400GB/s/50GB/s gpu=8@450GB/s",
+    "gcp.json": "block=2@800GB/s/25GB/s subblock=2@400GB/s/25GB/s node=2@200GB/s/25GB/s gpu=8@450GB/s",
+    "nvl72-nodes.json": "domain=2 node=18@3.6TB/s/900GB/s gpu=4@900GB/s",
+    "racks.csv": "row=2 rack=2 node=2 gpu=4",
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_what_a_file_describes(name: str) -> None:
+    assert text(found(name)) == SINGLE[name]
+
+
+def test_every_format_and_file_is_there() -> None:
+    assert {path.name for path in FILES.iterdir()} == set(SINGLE)
+    forms = {name: recognised((FILES / name).read_text(), name) for name in SINGLE}
+    assert set(forms.values()) == set(FORMATS)
+    for name, form in forms.items():
+        assert read_topology(FILES / name, form) == read_topology(FILES / name)
+
+
+TREE = "spine=2@200GB/s/50GB/s leaf=2@1.6TB/s/50GB/s node=4@400GB/s/50GB/s gpu=8@450GB/s"
+MERGED = [
+    (
+        ("tree.conf", "dgx-h100.xml"),
+        {},
+        "spine=2@200GB/s/50GB/s leaf=2@1.6TB/s/50GB/s node=4@400GB/s/50GB/s gpu=8@450GB/s",
+    ),
+    (("rails.ibnet", "h100-smi.txt"), {}, "leaf=2@800GB/s/50GB/s node=4@200GB/s/50GB/s gpu=8@450GB/s"),
+    (("p5-vendor.xml", "h100-smi.txt"), {"hosts": "n[1-4]"}, "node=4@400GB/s/50GB/s gpu=8@450GB/s"),
+    (("ndv5-vendor.xml",), {"node": "Standard_ND96isr_H100_v5"}, "gpu=8@450GB/s"),
+    (("dgx-1.xml",), {"hosts": "a,b"}, "node=2@50GB/s/12.5GB/s gpu=8@150GB/s"),
+    (("dgx-a100.xml", "cores-hwloc.xml"), {"hosts": "a,b"}, "node=2@200GB/s/25GB/s gpu=8@300GB/s"),
+    (("tree.conf",), {"hosts": "n[01-02,05-06]"}, "leaf=2 node=2"),
+    (("tree.conf",), {"hosts": "n[03-04]", "node": "dgx-b200"}, "node=2@400GB/s/50GB/s gpu=8@900GB/s"),
+    (("blocks.conf",), {"node": "gb200-nvl72"}, "block=2@3.6TB/s/50GB/s node=18@200GB/s/50GB/s gpu=4@900GB/s"),
+    (
+        ("nvl72-nodes.json",),
+        {"node": "gb200-nvl72"},
+        "domain=2@3.6TB/s/50GB/s node=18@3.6TB/s/900GB/s gpu=4@900GB/s",
+    ),
+    ((), {"hosts": "a,b", "node": "p4d.24xlarge"}, "node=2@50GB/s/12.5GB/s gpu=8@300GB/s"),
+]
+
+
+@pytest.mark.parametrize(("names", "options", "expected"), MERGED)
+def test_what_files_describe_together(names: tuple[str, ...], options: dict[str, str], expected: str) -> None:
+    assert text(found(*names, **options)) == expected
+
+
+def test_fabrics() -> None:
+    links = {
+        name: found(name).system.levels[-1].link for name in ("dgx-1.xml", "dgx-a100.xml", "dgx-h100.xml", "mi300x.xml")
+    }
+    assert [link.fabric for link in links.values()] == [Fabric.RING, Fabric.SWITCH, Fabric.SWITCH, Fabric.SWITCH]
+    assert [link.reduces for link in links.values()] == [False, False, True, False]
+    assert all(link.bypass for link in links.values())
+    assert not found("pcie-box.xml").system.levels[-1].link.bypass
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("dgx-a100", "dgx-a100"),
+        ("dgx-h100", "dgx-h100"),
+        ("p4d.24xlarge", "aws-p4d"),
+        ("p5.48xlarge", "aws-p5"),
+        ("Standard_ND96asr_v4", "azure-nd-a100-v4"),
+        ("Standard_ND96isr_H100_v5", "azure-nd-h100-v5"),
+    ],
+)
+def test_types_of_hosts_are_as_in_the_presets(kind: str, name: str) -> None:
+    system = found(hosts="n[1-16]", node=kind).system
+    assert system.levels == preset(name).levels
+
+
+def test_a_dump_of_nccl_is_as_the_preset() -> None:
+    for name in ("dgx-a100", "dgx-h100"):
+        assert found(f"{name}.xml", hosts="n[1-16]").system.levels == preset(name).levels
+
+
+@pytest.mark.parametrize("kind", NODE_TYPES)
+def test_every_type_of_host(kind: str) -> None:
+    system = found(hosts="a,b", node=kind).system
+    assert system.counts == (2, NODE_TYPES[kind].gpus)
+    assert 0 < (system.levels[0].link.per_device or 0) <= 100e9 or NODE_TYPES[kind].cards == 1
+
+
+def test_the_order_of_hosts_is_that_of_the_network() -> None:
+    aws = found("aws.json")
+    assert aws.hosts == ("i-0000", "i-0001", "i-0002", "i-0003", "i-0004", "i-0005", "i-0006", "i-0007")
+    assert format_hosts(found("tree.conf").hosts) == "n[01-16]"
+
+
+def test_where_figures_come_from() -> None:
+    merged = found("tree.conf", "dgx-h100.xml")
+    assert dict(merged.sources) == {
+        "spine": f"LinkSpeed=1600Gbit/s in {FILES / 'tree.conf'}",
+        "leaf": "assumed: no oversubscription, 4 x 400GB/s",
+        "node": f"8 x 50GB/s, speed of the cards in {FILES / 'dgx-h100.xml'}",
+        "gpu": "18 x NVLink 4 of 25 GB/s",
+    }
+
+
+def test_ten_thousand_hosts(tmp_path: Path) -> None:
+    leaves = "".join(f"SwitchName=leaf{k} Nodes=n[{k * 20:05}-{k * 20 + 19:05}]\n" for k in range(500))
+    spines = "".join(f"SwitchName=spine{k} Switches=leaf[{k * 20}-{k * 20 + 19}]\n" for k in range(25))
+    (tmp_path / "topology.conf").write_text(f"SwitchName=core Switches=spine[0-24]\n{spines}{leaves}")
+    topologies = [read_topology(tmp_path / "topology.conf"), read_topology(FILES / "dgx-h100.xml")]
+    discovery = assemble(topologies)
+    assert discovery.system.counts == (25, 20, 20, 8)
+    assert format_hosts(discovery.hosts) == "n[00000-09999]"
