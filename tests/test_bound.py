@@ -85,6 +85,9 @@ def test_the_bound_is_reached_where_it_can_be(goal: Goal) -> None:
         # An axis that is not reduced over lies between two that are: pairs of neighbours, 31 links apart.
         ([(64, Link(1e9, fabric=Fabric.RING))], ((2,), (16,), (2,)), Goal.ALL_REDUCE, 16 * (2 * 31 + 4) / 128),
         ([(64, Link(1e9, fabric=Fabric.RING))], ((2,), (16,), (2,)), Goal.BROADCAST, 16 / 2),
+        # Each device has its own links, and what goes four children far takes up four of them.
+        ([(8, Link(8e9, per_device=1e9, fabric=Fabric.RING))], ((2,), (4,)), Goal.ALL_REDUCE, 2.0),
+        ([(8, Link(8e9, per_device=1e9, fabric=Fabric.RING)), (2, Link(1e12))], ((2, 1), (4, 2)), Goal.ALL_REDUCE, 2.0),
         # Four neighbours in a ring of eight: what the first of them needs must cross one link.
         ([(8, Link(1e9, fabric=Fabric.RING))], ((1,), (2,), (4,)), Goal.REDUCE_SCATTER, 0.75),
         ([(8, Link(1e9, fabric=Fabric.RING))], ((1,), (2,), (4,)), Goal.ALL_REDUCE, 1.0),

@@ -115,6 +115,12 @@ def _links(level: Level) -> int:
     return 2 if level.link.fabric is Fabric.RING and level.count > 2 else 1
 
 
+def _link(layout: Layout, level: int) -> float:
+    """What all devices can send between two neighbours in a ring, each over the links of its own."""
+    own = layout.system.levels[level]
+    return _port(own, prod(layout.system.counts[level + 1 :])) / _links(own)
+
+
 def _by_distance(layout: Layout, level: int, goal: Goal, around: float, once: bool) -> float:
     """How long the links of a ring take for each byte of the payload, as data must go far.
 
@@ -132,8 +138,7 @@ def _by_distance(layout: Layout, level: int, goal: Goal, around: float, once: bo
     blocks, distances = _blocks(column) if column else ((radix,), (1,))
     outside, groups = prod(layout.radices[:level]), own.count // radix * layout.beside[level]
     parts = _parts(column)
-    assert own.link.bandwidth is not None
-    links = (own.count * _links(own) - (2 * parts if parts > 1 else 0)) * own.link.bandwidth
+    links = (own.count * _links(own) - (2 * parts if parts > 1 else 0)) * _link(layout, level)
     seconds = far = weight = 0.0
     # The sum over blocks of (distance - the next smaller distance) x (what is sent between blocks - what goes around)
     # must fit the links. Sizes of blocks whose share all goes around drop out: these are the largest blocks.
@@ -158,8 +163,7 @@ def _by_cut(layout: Layout, level: int, goal: Goal, detours: bool) -> float:
     outside, members = prod(layout.radices[:level]), prod(layout.radices)
     most, _ = goal.least(outside * column[first][0], members, True)
     around, _ = _around(layout, level, size * prod(layout.system.counts[level + 1 :])) if detours else (0.0, 0.0)
-    assert own.link.bandwidth is not None
-    return groups * most / ((1 if first > 0 else _links(own)) * own.link.bandwidth + around)
+    return groups * most / ((1 if first > 0 else _links(own)) * _link(layout, level) + around)
 
 
 def _column(layout: Layout, level: int) -> tuple[tuple[int, bool], ...]:
