@@ -26,8 +26,6 @@ from meshwright.language.symbolic import State, run_symbolically
 from meshwright.placement.layout import Layout, check_links, inner_only
 from meshwright.system.model import Fabric
 
-Seconds = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -61,17 +59,13 @@ class PhaseCost:
         """The most loaded link or the processors, whichever take longer, and the latency."""
         return _together(max(self.processing, *(load.seconds for load in self.loads)), self.latency, self.turns)
 
-    def seconds_at(self, shares: Seconds) -> Seconds:
-        """The seconds with a share of the bytes, for each of some shares."""
-        return _together(np.maximum(self.processing, shares * self.bottleneck.seconds), self.latency, self.turns)
-
     @property
     def bottleneck(self) -> Load:
         """The most loaded link."""
         return max(self.loads, key=lambda load: load.seconds)
 
 
-Work = TypeVar("Work", float, Seconds)
+Work = TypeVar("Work", float, NDArray[np.float64])
 
 
 def _together(work: Work, latency: float, turns: float) -> Work:
@@ -83,8 +77,11 @@ def _together(work: Work, latency: float, turns: float) -> Work:
     """
     if not turns:
         return work + latency
-    throughout, at_first = work / 2 + latency, work + latency / turns
-    return max(throughout, at_first) if isinstance(throughout, float) else np.maximum(throughout, at_first)
+    return _longer(work / 2 + latency, work + latency / turns)
+
+
+def _longer(one: Work | float, other: Work) -> Work:
+    return max(one, other) if isinstance(other, float) else np.maximum(one, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +96,6 @@ class StepCost:
     def seconds(self) -> float:
         """The phases follow each other."""
         return sum(phase.seconds for phase in self.phases)
-
-    def seconds_at(self, shares: Seconds) -> Seconds:
-        """The seconds with a share of the bytes, for each of some shares."""
-        return sum((phase.seconds_at(shares) for phase in self.phases), np.zeros(len(shares)))
 
     @property
     def price(self) -> "Price":
@@ -125,12 +118,12 @@ class Price(NamedTuple):
     latency: float
     phases: tuple[tuple[float, float, float, float], ...]
 
-    def seconds(self, held: float) -> float:
-        """The time when a device holds some bytes."""
+    def seconds(self, held: Work) -> Work:
+        """The time when a device holds some bytes; or the times, where these are several numbers."""
         share = held / self.held
         found = share * self.work + self.latency
         for work, processing, latency, turns in self.phases:
-            found += _together(max(processing, share * work), latency, turns)
+            found += _together(_longer(processing, share * work), latency, turns)
         return found
 
 
@@ -169,7 +162,7 @@ class CostModel:
         """The seconds of steps of several kinds."""
         found = []
         for kind, number, along in kinds:
-            held = self._bytes(along[0]) if len(along) == 1 else max([self._bytes(levels) for levels in along])
+            held = self.held(along)
             rule = self._rules[kind.step.collective][0]
             if rule.up_to is not None:
                 rule = self.library.rule(kind.step.collective, held)
@@ -214,9 +207,13 @@ class CostModel:
             self._held[scattered] = self.payload / divisor
         return self._held[scattered]
 
+    def held(self, along: Sequence[int]) -> float:
+        """The most bytes that a device holds before a step whose groups are scattered along these sets of levels."""
+        return self._bytes(along[0]) if len(along) == 1 else max([self._bytes(levels) for levels in along])
+
     def rule(self, kind: StepKind) -> LibraryRule:
         """The library's rule for a step of this kind."""
-        return self.library.rule(kind.step.collective, max([self._bytes(along) for along in kind.scattered]))
+        return self.library.rule(kind.step.collective, self.held(kind.scattered))
 
     def _step(self, kind: StepKind) -> StepCost:
         """With the fastest of the algorithms that the library's rule allows."""

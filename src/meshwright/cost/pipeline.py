@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.contention import StepKind, step_kind
-from meshwright.cost.model import CostModel, StepCost
+from meshwright.cost.contention import Family, StepKind, family_of, step_kind
+from meshwright.cost.library import LibraryRule
+from meshwright.cost.model import CostModel, Price, StepCost
 from meshwright.language.goals import Goal
 from meshwright.language.program import Pipelined, Program
 from meshwright.language.symbolic import run_symbolically
@@ -60,6 +61,7 @@ class Pipeline:
         self.counts = tuple([chunks for chunks in CHUNKS if chunks <= most])
         self._models = {1: model}
         self._options: dict[tuple[StepKind, tuple[int, ...]], Options] = {}
+        self._priced: dict[tuple[int, LibraryRule], list[_Priced]] = {}
 
     def seconds(self, pipelined: Pipelined) -> float:
         """The time of all chunks: that of the first chunk, then a period for each of the others."""
@@ -85,11 +87,13 @@ class Pipeline:
         """What a step of this kind may take. Where chunks are smaller, another rule of the library may apply."""
         key = kind, counts
         if key not in self._options:
+            family = family_of(kind)
+            held = np.array([self._model(chunks).held(family.along) for chunks in counts])
             rules = [self._model(chunks).rule(kind) for chunks in counts]
-            found = [(rule, cost) for rule in dict.fromkeys(rules) for cost in self.model.options(kind, rule)]
-            shares = np.array([self._model(chunks).payload / self.model.payload for chunks in counts])
-            table = np.stack([self._row(cost, shares) for _, cost in found], axis=1)
-            table[np.array([[rule != met for rule, _ in found] for met in rules])] = NEVER
+            found = [(rule, price) for rule in dict.fromkeys(rules) for price in self._prices(family, rule)]
+            table = np.stack([price.table(held) for _, price in found], axis=1)
+            if len(set(rules)) > 1:
+                table[np.array([[rule != met for rule, _ in found] for met in rules])] = NEVER
             if self.model.library.adapts:
                 kept = np.tile(_undominated(table), (len(counts), 1))
             else:
@@ -98,11 +102,12 @@ class Pipeline:
             self._options[key] = Options(names, np.take_along_axis(table, kept[:, :, None], axis=1))
         return self._options[key]
 
-    def _row(self, cost: StepCost, shares: Table) -> Table:
-        """What a step takes with each of some shares of the bytes: a row as in `Options`."""
-        seconds = cost.seconds_at(shares)
-        processing = np.full(len(shares), sum(phase.processing for phase in cost.phases))
-        return np.column_stack([seconds, seconds, processing, np.outer(shares, busy(cost, self.model))])
+    def _prices(self, family: Family, rule: LibraryRule) -> list["_Priced"]:
+        """What the algorithms of a rule take for the steps of a family."""
+        key = family.number, rule
+        if key not in self._priced:
+            self._priced[key] = [_priced(cost, self.model) for cost in self.model.options(family.kind, rule)]
+        return self._priced[key]
 
     def _model(self, chunks: int) -> CostModel:
         """The model of one of `chunks` chunks."""
@@ -178,11 +183,30 @@ def fewest(timed: Sequence[tuple[float, Pipelined]]) -> tuple[float, Pipelined]:
     return next(found for found in timed if found[0] <= good)
 
 
-def busy(cost: StepCost, model: CostModel) -> Table:
-    """For each level, the seconds that a step keeps its links busy."""
+@dataclass(frozen=True)
+class _Priced:
+    """An algorithm for the steps of a family: its time, the seconds of the processors, and those of each level's links
+    for every byte that a device holds."""
+
+    algorithm: str
+    price: Price
+    processing: float
+    busy: Table
+
+    def table(self, held: Table) -> Table:
+        """What a step takes when a device holds some bytes, for several numbers of bytes: rows as in `Options`."""
+        seconds = self.price.seconds(held)
+        found = np.empty((len(held), 3 + len(self.busy)))
+        found[:, 0] = found[:, 1] = seconds
+        found[:, 2] = self.processing
+        np.multiply(held[:, None], self.busy, out=found[:, 3:])
+        return found
+
+
+def _priced(cost: StepCost, model: CostModel) -> _Priced:
     names = {level.name: number for number, level in enumerate(model.layout.system.levels)}
-    seconds = np.zeros(len(names))
+    busy = np.zeros(len(names))
     for phase in cost.phases:
         for load in phase.loads:
-            seconds[names[load.level]] += load.seconds
-    return seconds
+            busy[names[load.level]] += load.seconds
+    return _Priced(cost.algorithm, cost.price, sum(phase.processing for phase in cost.phases), busy / cost.held)
