@@ -68,11 +68,10 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
         ends = (EVERYONE, EVERYONE) if rotates else (below[level] - 1, 0)
         for child in range(last):
             yield Sent(child, child + 1, edge * stay[level], *ends)
-        if level == 0 and rotates and not closed:  # the ring that lacks this edge has one member's share
-            for member in range(1, below[0]):
-                yield Sent(last, 0, edge / below[0], member - 1, member)
-        elif last and (closed if level == 0 else rotates):
+        if last and (rotates or (closed and level == 0)):
             yield Sent(last, 0, edge * stay[level], *ends)
+            if level == 0 and not closed:  # less the share of the ring that lacks this edge
+                yield Sent(last, 0, -edge / below[0], below[0] - 1, 0)
 
     return (Phase(tuple(levels), pairs, rounds * (size - 1) * size if closed else size - 1.0, round=closed),)
 

@@ -42,7 +42,9 @@ def busiest_line(phase: Phase, level: int, column: Column, below: int) -> float:
         for ends, carried in ((way.sender, way.links), (way.receiver, way.arriving)):
             evenly = carried(ends == EVERYONE) / below
             lines = [evenly + carried(ends == line) for line in np.unique(ends) if line != EVERYONE]
-            most = max(most, *(float(line.max()) for line in lines or [evenly]))
+            if len(lines) < below:
+                lines.append(evenly)
+            most = max(most, *(float(line.max()) for line in lines))
     return most
 
 

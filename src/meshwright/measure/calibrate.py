@@ -273,7 +273,8 @@ def _reached_by_sends(system: System, number: int, sends: Sequence[Observation])
     chosen = sorted((one.bytes * pairs, one.seconds) for one in sends if one.alone == (pairs == 1 and inside > 1))
     if len(chosen) == 1:
         return Estimate(chosen[0][0] / chosen[0][1] / limit, 0.0)
-    found = _least_squares(np.array([(size / limit / seconds, 1 / seconds) for size, seconds in chosen]))
+    rows = [(size / limit / seconds, 1 / seconds) for size, seconds in chosen]
+    found = _least_squares(np.array(rows).reshape(-1, 2))  # there may be none
     slowness = found.values[0]
     if not slowness > 0:
         raise SpecError(
