@@ -214,7 +214,7 @@ def test_times_from_the_prices_of_another_payload_are_those_of_the_steps(
     placement = next(iter(placements(system, axes)))
     layout = layout_of(placement, reductions[0].axes)
     first = CostModel(layout, load_library(library), reductions[0].bytes)
-    other, alone = first.with_payload(payload), CostModel(layout, load_library(library), payload)
+    other, alone = first.at(layout, payload), CostModel(layout, load_library(library), payload)
     kinds, _ = program_graph(len(layout.levels), reductions[0].goal, 3).kinds(step_kind)
     for kind in kinds:
         first.kind_seconds(kind)

@@ -17,13 +17,13 @@ from meshwright.cost.algorithms import phases, transfer_phase
 from meshwright.cost.bound import bound
 from meshwright.cost.contention import Contention, Family, StepKind, contention, family_of, step_kind
 from meshwright.cost.library import Library, LibraryRule
-from meshwright.cost.routing import busiest_line, busiest_link
+from meshwright.cost.routing import busiest_line, busiest_link, completions
 from meshwright.cost.traffic import Phase, Phases
 from meshwright.errors import SpecError
 from meshwright.language.goals import Goal
 from meshwright.language.program import Collective, Grouping, Program, Step
 from meshwright.language.symbolic import State, run_symbolically
-from meshwright.placement.layout import Layout, check_links, inner_only
+from meshwright.placement.layout import Column, Layout, check_links, inner_only
 from meshwright.system.model import Fabric
 
 
@@ -139,12 +139,12 @@ class CostModel:
         self._levels = layout.system.levels
         self._seconds: dict[StepKind, float] = {}
         self._held: dict[int, float] = {}
-        self._prices: dict[tuple[int, int | None], list[Price]] = {}
+        self._prices: dict[tuple[int, int | None, tuple[Column, ...]], list[Price]] = {}
         self._rules = dict(library.rules)
 
-    def with_payload(self, payload: int) -> "CostModel":
-        """The model of another payload. What either of them computes serves both."""
-        other = CostModel(self.layout, self.library, payload)
+    def at(self, layout: Layout, payload: int) -> "CostModel":
+        """The model of another payload, and of a layout with the same radices. What either computes serves both."""
+        other = CostModel(layout, self.library, payload)
         other._prices = self._prices
         return other
 
@@ -166,7 +166,7 @@ class CostModel:
             rule = self._rules[kind.step.collective][0]
             if rule.up_to is not None:
                 rule = self.library.rule(kind.step.collective, held)
-            key = number, rule.up_to
+            key = number, rule.up_to, self._columns(kind.step.grouping)
             if key not in self._prices:
                 self._prices[key] = [option.price for option in self.options(kind, rule)]
             prices = self._prices[key]
@@ -233,6 +233,11 @@ class CostModel:
             "add one to 'otherwise' that can do any group, like ring"
         )
 
+    def _columns(self, grouping: Grouping) -> tuple[Column, ...]:
+        """The columns of the levels that a step's groups span: on others it sends nothing between neighbours."""
+        levels = self.layout.levels
+        return self.layout.columns[levels[grouping.first] : levels[grouping.last] + 1]
+
     def _phases(self, name: str, collective: Collective, sharing: Contention) -> Phases | None:
         if name == "switch" and not self._switches_reduce(sharing):
             return None
@@ -263,7 +268,8 @@ class CostModel:
         assert link.bandwidth is not None
         shared = sharing.at_port[k]
         if link.fabric is Fabric.RING:
-            amount, limit = shared * busiest_link(phase, k, self.layout.columns[number]), "links"
+            columns = completions(self.layout.columns[number], level.count, self.layout.radices[number])
+            amount, limit = shared * min([busiest_link(phase, k, column) for column in columns], default=0.0), "links"
         elif link.fabric is Fabric.BUS:
             shared = sharing.at_instance[k]
             amount, limit = shared * (traffic.shared + (0.0 if link.bypass else traffic.outer)), "bus"
@@ -272,7 +278,8 @@ class CostModel:
         seconds = amount / link.bandwidth / efficiency
         if link.per_device is not None:
             if link.fabric is Fabric.RING:
-                single = busiest_line(phase, k, self.layout.columns[number], prod(sharing.shape[k + 1 :]))
+                below = prod(sharing.shape[k + 1 :])
+                single = min([busiest_line(phase, k, column, below) for column in columns], default=0.0)
             else:
                 single = traffic.device_inner if inner_only(link) else traffic.device
             device = sharing.held * single

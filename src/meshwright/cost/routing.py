@@ -1,7 +1,9 @@
 """Routing on ring fabrics: the most that any link between neighbours carries, for all devices and for a single one."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -9,10 +11,13 @@ from numpy.typing import NDArray
 
 from meshwright.cost.traffic import EVERYONE, Phase
 from meshwright.errors import TooLargeError
-from meshwright.placement.layout import Column
+from meshwright.placement.layout import Column, extended
 
 MAX_RING = 512
 """Longer rings of children are not routed."""
+
+MOST_COLUMNS = 256
+"""Of an open column that can be completed in more ways, no least load is computed."""
 
 _Whole = NDArray[np.int64]
 
@@ -46,6 +51,37 @@ def busiest_line(phase: Phase, level: int, column: Column, below: int) -> float:
                 lines.append(evenly)
             most = max(most, *(float(line.max()) for line in lines))
     return most
+
+
+@lru_cache(maxsize=65536)
+def completions(column: Column, count: int, radix: int) -> tuple[Column, ...]:
+    """All columns that begin with a given one, of a ring of `count` children with groups of `radix`.
+
+    None of them if there are more than `MOST_COLUMNS`.
+
+    >>> completions(((2, False),), 8, 2)
+    (((2, False), (2, True), (2, False)), ((4, False), (2, True)))
+    """
+    groups = count // radix
+    for factor, reduced in column:
+        radix, groups = (radix // factor, groups) if reduced else (radix, groups // factor)
+    if radix == groups == 1:
+        return (column,)
+    ways = (way for reduced in (True, False) for way in _completed(column, radix, groups, reduced))
+    found = tuple(islice(ways, MOST_COLUMNS + 1))
+    return found if len(found) <= MOST_COLUMNS else ()
+
+
+def _completed(column: Column, radix: int, groups: int, reduced: bool) -> Iterator[Column]:
+    """All ways to go on with a factor of the given kind, then one of the other kind, and so on, until none are left."""
+    left = radix if reduced else groups
+    for factor in (factor for factor in range(2, left + 1) if left % factor == 0):
+        longer = extended(column, factor, reduced)
+        rest = (radix // factor, groups) if reduced else (radix, groups // factor)
+        if rest == (1, 1):
+            yield longer
+        else:
+            yield from _completed(longer, *rest, not reduced)
 
 
 @dataclass(frozen=True, eq=False)

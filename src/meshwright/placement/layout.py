@@ -12,7 +12,7 @@ from meshwright.system.model import Link, System
 from meshwright.text.spec import as_tuple, check_type
 
 Column = tuple[tuple[int, bool], ...]
-"""The factors of one level that are not 1, outermost first, each with whether its axis is reduced over."""
+"""The factors of a level, outermost first, each with whether it is reduced over; neighbours that are alike are one."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,14 @@ class Layout:
     """How the groups of one reduction lie on a system.
 
     radices: for each level of the system, over how many children of one instance a group is spread.
-    columns: for each level whose fabric links neighbours only, the factors in its column of the matrix that are not 1,
-        each with whether its axis is reduced over. Empty for other levels.
+    columns: for each level whose fabric links neighbours only, its column of the matrix. Empty for other levels. A
+        column that multiplies to less than the level's count is open: it stands for all columns that begin so, and
+        times are lower bounds.
 
     For example, data=4 and shard=16 on node=4,gpu=16 with the rows (2, 2) and (2, 8): a group over data has 2 nodes
     and 2 GPUs in each, so the radices are (2, 2). Below one node there are 16 / 2 = 8 such groups, below one GPU there
-    is 1: `beside` is (8, 1). If gpu were a ring, its column would be ((2, True), (8, False)).
+    is 1: `beside` is (8, 1). If gpu were a ring, its column would be ((2, True), (8, False)). With an axis of size 1 or
+    with two axes instead of shard, it would be the same.
     """
 
     system: System
@@ -41,6 +43,12 @@ class Layout:
     def levels(self) -> tuple[int, ...]:
         """For each level of the hierarchy, its number among the levels of the system."""
         return tuple(level for level, radix in enumerate(self.radices) if radix > 1)
+
+    @property
+    def open(self) -> bool:
+        """Whether a column is open."""
+        levels = zip(self.system.levels, self.columns, strict=True)
+        return any(level.link.fabric.neighbours_only and prod(f for f, _ in c) < level.count for level, c in levels)
 
     @cached_property
     def beside(self) -> tuple[int, ...]:
@@ -69,17 +77,27 @@ def layout_of(placement: Placement, axes: Collection[str]) -> Layout:
     (2, 2)
     """
     rows = set(placement.rows(axes))
-    columns = list(zip(*placement.matrix, strict=True))
-    return Layout(
-        placement.system,
-        tuple(prod(factor for row, factor in enumerate(column) if row in rows) for column in columns),
-        tuple(
-            tuple((factor, row in rows) for row, factor in enumerate(column) if factor > 1)
-            if level.link.fabric.neighbours_only
-            else ()
-            for level, column in zip(placement.system.levels, columns, strict=True)
-        ),
-    )
+    radices, columns = [], []
+    for level, factors in zip(placement.system.levels, zip(*placement.matrix, strict=True), strict=True):
+        radices.append(prod(factor for row, factor in enumerate(factors) if row in rows))
+        column: Column = ()
+        for row, factor in enumerate(factors if level.link.fabric.neighbours_only else ()):
+            column = extended(column, factor, row in rows)
+        columns.append(column)
+    return Layout(placement.system, tuple(radices), tuple(columns))
+
+
+def extended(column: Column, factor: int, reduced: bool) -> Column:
+    """A column with one factor more, inside the others.
+
+    >>> extended(((2, True), (4, False)), 2, False)
+    ((2, True), (8, False))
+    """
+    if factor == 1:
+        return column
+    if column and column[-1][1] == reduced:
+        return (*column[:-1], (column[-1][0] * factor, reduced))
+    return (*column, (factor, reduced))
 
 
 def reduction_hierarchy(placement: Placement, axes: Collection[str]) -> Hierarchy:

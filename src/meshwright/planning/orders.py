@@ -4,7 +4,7 @@ All of them number the points of the axes in row-major order, and differ in the 
 the one whose neighbours have consecutive ranks; it comes last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import gcd, prod
@@ -26,7 +26,7 @@ MEGATRON = {
 """The axes that each name in Megatron's order string stands for. Of two axes for `dp`, shard is the faster one."""
 
 MOST_ORDERS = 7
-"""With more axes than this, not all orders are tried."""
+"""With more axes than this, not all orders are tried. Axes of size 1 do not count."""
 
 
 def row_major(system: System, axes: Mapping[str, int], order: Sequence[str]) -> Placement | None:
@@ -149,9 +149,9 @@ def habits(planner: Planner) -> list[Habit]:
         ),
     ]
     found = [Habit(name, planner.plan(at) if at else None, "" if at else why) for name, at, why in rows]
-    if len(axes) > MOST_ORDERS:
+    if sum(size > 1 for size in axes.values()) > MOST_ORDERS:
         return [*found, Habit("all orders", None, f"more than {MOST_ORDERS} axes")]
-    orders = [(order, at) for order in permutations(given) if (at := row_major(system, axes, order)) is not None]
+    orders = [(order, at) for order in _orders(axes) if (at := row_major(system, axes, order)) is not None]
     if not orders:
         return [*found, Habit("all orders", None, "no order lines up with the levels")]
     plans = [(planner.plan(at), order) for order, at in orders]
@@ -161,6 +161,13 @@ def habits(planner: Planner) -> list[Habit]:
     return found
 
 
+def _orders(axes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    """All orders of the axes in which those of size 1 stay where they are."""
+    for order in permutations([axis for axis, size in axes.items() if size > 1]):
+        moved = iter(order)
+        yield tuple(next(moved) if size > 1 else axis for axis, size in axes.items())
+
+
 def order_giving(placement: Placement) -> tuple[str, ...] | None:
     """The order of the axes, slowest first, whose row-major layout is the placement; None if there is none.
 
@@ -168,9 +175,9 @@ def order_giving(placement: Placement) -> tuple[str, ...] | None:
     """
     axes = placement.sizes
     rows = dict(zip(placement.axes, placement.matrix, strict=True))
-    if len(axes) > MOST_ORDERS:
+    if sum(size > 1 for size in axes.values()) > MOST_ORDERS:
         return None
-    for order in [placement.axes] if placement.system.order_matters else permutations(axes):
+    for order in [placement.axes] if placement.system.order_matters else _orders(axes):
         at = row_major(placement.system, axes, order)
         if at is not None and dict(zip(at.axes, at.matrix, strict=True)) == rows:
             return order

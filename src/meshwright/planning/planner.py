@@ -1,9 +1,8 @@
 """The planner: from a system, axes and communications to ranked plans; on rings also in the best order of the axes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import permutations
-from math import inf
+from dataclasses import dataclass, replace
+from math import inf, prod
 from os import PathLike
 
 from meshwright.cost.bound import bound
@@ -20,6 +19,7 @@ from meshwright.placement.layout import Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
 from meshwright.placement.placement import Placement, check_fit
 from meshwright.planning.constraints import Constraint, allowed_rows
+from meshwright.planning.neighbours import Order, Sharing, best_order
 from meshwright.planning.plan import Plan, Planned, predict
 from meshwright.planning.search import search
 from meshwright.planning.terms import Row, Term
@@ -34,9 +34,6 @@ DEFAULT_LIBRARY = "ring"
 
 MAX_TOP = 1_000_000
 """The most candidates."""
-
-MOST_ORDERED = 5
-"""On rings the order of the axes inside a level matters: with at most this many axes, all orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +152,36 @@ class Planner:
         self.rings = system.order_matters
         self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
-        self.models: dict[tuple[object, ...], dict[int, CostModel]] = {}
+        self.models: dict[Row, dict[tuple[object, ...], CostModel]] = {}
         self.searched: dict[tuple[object, ...], Searched] = {}
+        self.orders: dict[Matrix, Order] = {}
 
     def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
         """The best placements, with the best program for each reduction on them."""
         allowed, total = allowed_rows(self.system, self.axes, constraints)
         terms = [self._term(one) for one in self.communications if exposed(one)]
+        best: list[float] = []
+
+        def ordered(matrix: Matrix) -> float:
+            order = self._order(matrix, best[-1] if len(best) == top else inf)
+            best[:] = sorted([*best, order.seconds])[:top] if order.rows else best
+            return order.seconds
+
         # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
-        whole = (lambda matrix: self._best_order(matrix).seconds) if self.rings else None
+        whole = ordered if self.rings else None
         found = search(tuple(self.axes.values()), self.system.counts, allowed, terms, top, whole)
-        plans = [self._best_order(matrix) for _, matrix in found.best]
+        plans = [self.plan(self._placed(matrix)) for _, matrix in found.best]
         return self.ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
 
     def ranking(self, plans: tuple[Plan, ...], total: int, timed: int) -> Ranking:
         """Plans, the fastest first, with what is known of those that were not found."""
+        # There may be too many orders of the axes on rings to compare them all.
+        least = min([order.least for order in self.orders.values() if not order.proven], default=inf)
+        gap = max(0.0, 1 - least / plans[0].seconds) if plans[0].seconds else 0.0
         if self.max_chunks == 1:
-            return Ranking(plans, total, timed)
-        gap = max((searched.gap for searched in self.searched.values()), default=0.0)
+            return Ranking(plans, total, timed, gap)
+        within = max((searched.gap for searched in self.searched.values()), default=0.0)
+        gap = 1 - (1 - gap) * (1 - within)
         least = 0.0
         for planned in plans[0].communications:
             one, layout = planned.communication, layout_of(plans[0].placement, planned.communication.axes)
@@ -180,17 +189,29 @@ class Planner:
             least += exposed(one) * (planned.seconds if searched is None else searched.least)
         return Ranking(plans, total, timed, gap, least)
 
-    def _best_order(self, matrix: Matrix) -> Plan:
-        """The plan of a matrix; on rings, where the order of axes inside a level matters, with the best order."""
+    def _placed(self, matrix: Matrix) -> Placement:
+        """The placement of a matrix; on rings, where the order of axes inside a level matters, in the best order."""
         names = list(self.axes)
-        if not self.rings or len(names) > MOST_ORDERED:
-            return self.plan(Placement(self.system, tuple(names), matrix))
-        rows = dict(zip(names, matrix, strict=True))
-        orders = (Placement(self.system, order, tuple(rows[axis] for axis in order)) for order in permutations(names))
-        return min((self.plan(placement) for placement in orders), key=lambda plan: plan.seconds)
+        rows = self._order(matrix).rows if self.rings else range(len(names))
+        return Placement(self.system, tuple(names[row] for row in rows), tuple(matrix[row] for row in rows))
+
+    def _order(self, matrix: Matrix, longest: float = inf) -> Order:
+        """The best order of a matrix's rows on rings, unless every order takes longer than `longest`."""
+        if matrix not in self.orders:
+            rings = [level.link.fabric.neighbours_only for level in self.system.levels]
+            what = [self._sharing(one, matrix) for one in self.communications if exposed(one)]
+            self.orders[matrix] = best_order(matrix, rings, what, longest)
+        return self.orders[matrix]
+
+    def _sharing(self, one: Communication, matrix: Matrix) -> Sharing:
+        """A communication as the search for the best order of a matrix sees it."""
+        names, weight = list(self.axes), exposed(one)
+        rows = frozenset(names.index(axis) for axis in one.axes)
+        radices = tuple(prod(matrix[row][level] for row in rows) for level in range(len(self.system.levels)))
+        return Sharing(rows, lambda columns: weight * self._fastest(one, Layout(self.system, radices, columns)))
 
     def _term(self, one: Communication) -> Term:
-        """A communication as the search sees it; on rings with its bound alone, as its radices do not tell its time."""
+        """A communication as the search sees it; on rings, where its radices do not tell its time, with bounds."""
         names, weight = list(self.axes), exposed(one)
         no_columns = ((),) * len(self.system.levels)
 
@@ -200,7 +221,7 @@ class Planner:
         def exact(radices: Row) -> float:
             return weight * self._fastest(one, Layout(self.system, radices, no_columns))
 
-        return Term(frozenset(names.index(axis) for axis in one.axes), low, low if self.rings else exact)
+        return Term(frozenset(names.index(axis) for axis in one.axes), exact if self.rings else low, exact)
 
     def plan(self, placement: Placement) -> Plan:
         """The best program for each reduction on a placement."""
@@ -214,24 +235,34 @@ class Planner:
         return self.found[key]
 
     def _fastest(self, one: Communication, layout: Layout) -> float:
-        """The time of the best program, which takes less work to find than the program itself."""
-        if not one.goal.has_programs or self.max_chunks > 1:
+        """The time of the best program, which takes less work to find than the program itself; a bound on open columns.
+
+        Where payloads may be cut into chunks, a program with open columns may be cut too little to give a bound.
+        """
+        if one.goal.has_programs and self.max_chunks > 1:
+            if layout.open:
+                return bound(replace(layout, columns=((),) * len(layout.columns)), one.goal, one.bytes)
             return self._planned(one, layout).seconds
-        key = one.goal, one.bytes, layout.radices
+        key = one.goal, one.bytes, layout.radices, layout.columns
         if key not in self.least:
+            model = self._model(layout, one.bytes)
+            if not one.goal.has_programs:
+                self.least[key] = model.transfer(one.goal).seconds
+                return self.least[key]
             graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
-            self.least[key] = graph.least(step_family, self._model(layout, one.bytes).all_seconds)
+            self.least[key] = graph.least(step_family, model.all_seconds)
             if self.least[key] == inf:
                 self._planned(one, layout)  # says what is wrong
         return self.least[key]
 
     def _model(self, layout: Layout, payload: int) -> CostModel:
-        """The cost model of a layout and a payload; what it has computed serves every communication on the layout."""
-        models = self.models.setdefault((layout.radices, layout.columns), {})
-        if payload not in models:
+        """The cost model of a layout and a payload; what it has computed serves all of the same radices."""
+        models = self.models.setdefault(layout.radices, {})
+        key = layout.columns, payload
+        if key not in models:
             like = next(iter(models.values()), None)
-            models[payload] = CostModel(layout, self.library, payload) if like is None else like.with_payload(payload)
-        return models[payload]
+            models[key] = CostModel(layout, self.library, payload) if like is None else like.at(layout, payload)
+        return models[key]
 
     def programs(self, placement: Placement, top: int) -> tuple[Plan, ...]:
         """The best programs of the only communication on a placement."""
