@@ -120,7 +120,9 @@ def test_host_files(text: str, names: str) -> None:
     assert parse_hostfile(text) == names.split()
 
 
-@pytest.mark.parametrize("text", ["n[1-4]", "n[08-10,12],login,r1n[1-2],7", "a", "n[1-3,7],m[3,5]", "n9,n[10-11]", ""])
+@pytest.mark.parametrize(
+    "text", ["n[1-4]", "n[08-10,12],login,r1n[1-2],7", "a", "n[1-3,7],m[3,5]", "n[9-11]", "n[99-101],m[099-101,5]", ""]
+)
 def test_host_lists_are_written_as_slurm_does(text: str) -> None:
     assert format_hosts(parse_hosts(text)) == text
 

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from meshwright.discovery.assemble import assemble
-from meshwright.discovery.read import MOST_BYTES, parse_topology, read_topology
+from meshwright.discovery.read import FORMATS, MOST_BYTES, parse_topology, read_topology
 from meshwright.errors import SpecError, TooLargeError
 from tests.discovery.test_files import FILES, SINGLE
 
@@ -47,7 +49,7 @@ BAD = [
     ("slurm", "SwitchName=a Nodes=n1\nBlockName=b Nodes=n1", "f line 2: blocks and switches in one file"),
     (
         "slurm",
-        "SwitchName=a Switches=c\nSwitchName=b Switches=c\nSwitchName=c Nodes=n",
+        "SwitchName=a Switches=c\nSwitchName=b Switches=b,c\nSwitchName=c Nodes=n",
         "f line 2: switch 'c' is below",
     ),
     ("slurm", "SwitchName=a\n", "f line 1: no hosts: no Nodes=… anywhere"),
@@ -102,6 +104,39 @@ def test_truncated_files_are_refused_or_tell_less(name: str) -> None:
             said.append(str(error))
     assert said
     assert [text for text in said if name not in text and "no host" not in text] == []
+
+
+SHAPES = {
+    "slurm": r"((SwitchName|BlockName|Nodes|Switches|LinkSpeed|Level)=[a-c0-3\[\],-]{0,6}[ \n]){0,9}",
+    "ibnetdiscover": r'(Switch 1 "S-[ab]" # "s"\n(\[1\] "[SH]-[abc]"\[1\] # "[nm1-3 ]{0,4}" 4x[NE]DR\n){0,4}){0,4}',
+    "nvidia-smi": r"\tGPU0\tGPU1\n(GPU[01](\t(X|SYS|PIX|NV[0-9]{0,2})){0,3}\n){0,3}",
+    "csv": r"(host|rack|gpus|[ab])(,(host|rack|row|gpus|type|[ab])){0,3}\n(([ab1-3]{0,2},){0,3}[ab1-3]{0,2}\n){0,5}",
+    "nccl": r'<system>(<cpu numaid="[01]">(<pci busid="[a-c]" class="0x030200">(<gpu dev="[0-3]" sm="[6-9]0">'
+    r'(<nvlink target="[a-d]" count="[0-9]{1,2}" tclass="0x068000"/>){0,2}</gpu>)?</pci>){0,4}</cpu>){0,3}</system>',
+}
+
+
+@pytest.mark.parametrize("form", SHAPES)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_has_the_shape_of_a_file(form: str, data: st.DataObject) -> None:
+    text = data.draw(st.from_regex(SHAPES[form], fullmatch=True))
+    try:
+        found = assemble([parse_topology(text, "f", form)])
+    except SpecError:
+        return
+    assert found.system.devices % len(found.hosts) == 0
+    assert not set(found.hosts) & set(found.left_out)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(list(FORMATS)), st.text(max_size=200))
+def test_any_text_is_refused_or_read(form: str, text: str) -> None:
+    try:
+        assemble([parse_topology(text, "f", form)])
+    except SpecError as error:
+        said = str(error)
+        assert said
 
 
 def test_nothing_that_is_known(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.discovery.assemble import Discovery, assemble
 from meshwright.discovery.nominal import NODE_TYPES, node_type
-from meshwright.discovery.read import FORMATS, read_topology, recognised
+from meshwright.discovery.read import FORMATS, parse_topology, read_topology, recognised
 from meshwright.system.model import Fabric
 from meshwright.system.read import preset
 from meshwright.text.hostlist import format_hosts, parse_hosts
@@ -41,7 +41,7 @@ SINGLE = {
     "ndv5-vendor.xml": "numa=2@22GB/s gpu=4@63.01GB/s",
     "gb200-trays.xml": "node=2@3.6TB/s/900GB/s gpu=4@900GB/s",
     "h100-smi.txt": "gpu=8@450GB/s",
-    "bridges-smi.txt": "numa=2 bridge=2 gpu=2@100GB/s",
+    "bridges-smi.txt": "numa=2 island=2 gpu=2@100GB/s",
     "pcie-smi.txt": "numa=2 pci=2 gpu=2",
     "gpus-hwloc.xml": "numa=2 gpu=2@63.02GB/s",
     "cores-hwloc.xml": "socket=2 core=4",
@@ -151,6 +151,69 @@ def test_where_figures_come_from() -> None:
         "node": f"8 x 50GB/s, speed of the cards in {FILES / 'dgx-h100.xml'}",
         "gpu": "18 x NVLink 4 of 25 GB/s",
     }
+
+
+def of(*texts: str) -> Discovery:
+    return assemble([parse_topology(each, f"file{k}") for k, each in enumerate(texts)])
+
+
+def test_what_scontrol_shows() -> None:
+    shown = """SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+"""
+    discovery = of(shown)
+    assert text(discovery) == "leaf=2 node=2"
+    assert discovery.notes == ("file0: LinkSpeed has no unit there, so it is not used; 100Gbit/s would be",)
+    blocks = """BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
+"""
+    assert text(of(blocks)) == "block=2 node=2"
+
+
+def test_spines_above_the_same_leaves_are_one() -> None:
+    spines = "".join(f"SwitchName=spine{k} Switches=leaf[1-2]\n" for k in (1, 2))
+    assert text(of(f"{spines}SwitchName=leaf1 Nodes=a,b\nSwitchName=leaf2 Nodes=c,d")) == "leaf=2 node=2"
+
+
+def test_a_host_that_says_its_name() -> None:
+    hwloc = (FILES / "gpus-hwloc.xml").read_text()
+    assert of(hwloc).hosts == ("n3",)
+    both = of(hwloc, hwloc.replace('"n3"', '"n4.cluster.local"'))
+    assert both.hosts == ("n3", "n4")
+    assert text(both) == "node=2 numa=2 gpu=2@63.02GB/s"
+    racks = of("host,rack\nn1,1\nn2,1\nn3,2\nn4,2\n", hwloc)
+    assert text(racks) == "rack=2 node=2 numa=2 gpu=2@63.02GB/s"
+    assert racks.notes[0] == "n1, n2, n4: nothing is said of their inside, so they are taken to be like n3"
+
+
+def test_names_of_google_in_either_spelling() -> None:
+    assert text(of((FILES / "gcp.json").read_text().replace("subblock", "subBlock"))) == SINGLE["gcp.json"]
+
+
+def test_xgmi_of_unknown_speed() -> None:
+    discovery = of((FILES / "mi300x.xml").read_text().replace("gfx942", "gfx1000"))
+    assert text(discovery) == "gpu=8"
+    assert discovery.sources["gpu"] == "7 x xGMI of unknown speed, to each of the others"
+
+
+def test_older_fabrics() -> None:
+    text_of = """Switch 24 "S-0a" # "MT47396 Infiniscale-III Mellanox Technologies" base port 0 lid 3 lmc 0
+[1][ext 2]\t"H-01"[1](02) \t# "node1 HCA-1" lid 4 4xDDR
+[2]\t"H-03"[2](04) \t# "node2 HCA-1" lid 5 4xDDR
+"""
+    assert text(of(text_of)) == "node=2@2GB/s"
+
+
+def test_gpus_in_two_islands() -> None:
+    names = [f"GPU{k}" for k in range(8)]
+    rows = [
+        [name, *("X" if k == m else "NV18" if k // 4 == m // 4 else "SYS" for m in range(8))]
+        for k, name in enumerate(names)
+    ]
+    matrix = "\n".join("\t".join(row) for row in [["", *names], *rows])
+    assert text(of(matrix)) == "island=2 gpu=4@450GB/s"
 
 
 def test_ten_thousand_hosts(tmp_path: Path) -> None:

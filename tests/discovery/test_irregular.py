@@ -1,5 +1,6 @@
 """What does not fit is said precisely, and the largest regular part is taken."""
 
+import re
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -8,18 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.discovery.assemble import Discovery, assemble
+from meshwright.discovery.assemble import assemble
 from meshwright.discovery.model import Place, Tier
 from meshwright.discovery.nesting import nest
-from meshwright.discovery.read import parse_topology, read_topology
+from meshwright.discovery.read import read_topology
 from meshwright.discovery.regular import irregularities, largest_part
 from meshwright.errors import SpecError
 from meshwright.text.hostlist import format_hosts
-from tests.discovery.test_files import FILES, found, text
-
-
-def of(*texts: str) -> Discovery:
-    return assemble([parse_topology(each, f"file{k}") for k, each in enumerate(texts)])
+from tests.discovery.test_files import FILES, found, of, text
 
 
 def test_leaves_of_different_size() -> None:
@@ -29,7 +26,7 @@ def test_leaves_of_different_size() -> None:
         "leaf3 has 3 nodes, the usual leaf has 4",
         "leaf4 has 5 nodes, the usual leaf has 4",
     )
-    assert format_hosts(discovery.left_out) == "login,n9,n[10-11,17]"
+    assert format_hosts(discovery.left_out) == "login,n[9-11,17]"
     assert set(discovery.hosts) | set(discovery.left_out) == {"login", *(f"n{k}" for k in range(1, 18) if k != 12)}
 
 
@@ -78,6 +75,13 @@ def test_a_host_that_differs_is_described_by_its_own_file(tmp_path: Path) -> Non
     assert discovery.system.counts == (2, 2, 3, 8)
 
 
+def test_several_partitions_of_one_gpu() -> None:
+    dump = (FILES / "gb200-trays.xml").read_text()
+    twice = re.sub(r"( *<gpu .*?</gpu>\n)", r"\1\1", dump, flags=re.DOTALL)
+    assert found("gb200-trays.xml").system.counts == (2, 4)
+    assert of(twice).system.counts == (2, 8)
+
+
 def test_a_host_with_fewer_gpus() -> None:
     rows = "".join(f"n{k},r{k // 4},{7 if k == 5 else 8}\n" for k in range(16))
     discovery = of(f"host,rack,gpus\n{rows}")
@@ -102,7 +106,7 @@ def test_a_host_with_a_card_that_is_down() -> None:
 
 
 def test_groups_that_cross() -> None:
-    with pytest.raises(SpecError, match="a and b are in one rack, 1, but not in one row: x and y; these groups"):
+    with pytest.raises(SpecError, match="a, b are in one rack, 1, but not in one row: x, y; these groups"):
         of("host,rack,row\na,1,x\nb,1,y\nc,2,x\nd,3,y\n")
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from meshwright.discovery.hosts import HOST, described, host_names, linked, with_nvlink
-from meshwright.discovery.model import Place, Port, Topology
+from meshwright.discovery.model import Place, Port, Topology, listed
 from meshwright.discovery.nesting import Nested, grow, nest
-from meshwright.discovery.regular import Part, depth_of, irregularities, largest_part, leaves, listed
+from meshwright.discovery.regular import Part, depth_of, irregularities, largest_part, leaves
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.system.model import Level, Link, System
 from meshwright.text.units import format_bandwidth
@@ -61,11 +61,12 @@ def assemble(
         if (host := what.partition("/")[0]) in wanted or host not in known
     }
     names = [host for host in names if host not in odd]
-    hosts = described(topologies, names, node)
+    hosts, said = described(topologies, names, node)
+    notes += said
     nested = nest(names, [tier for topology in topologies for tier in topology.tiers])
     odd |= nested.odd
     if not nested.members:
-        raise SpecError(f"no host is left: {'; '.join(f'{what} {why}' for what, why in _together(odd))}")
+        raise SpecError(f"no host is left: {'; '.join(f'{what} {why}' for what, why in _together(odd)[:3])}")
     shapes = Counter(depth_of(hosts[host]) for host in nested.members)
     shape = max(shapes, key=lambda kinds: (shapes[kinds], kinds))
     for host in nested.members:

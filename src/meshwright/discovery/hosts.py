@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshwright.discovery.model import Place, Port, Topology
+from meshwright.discovery.model import Place, Port, Topology, listed
 from meshwright.discovery.nesting import Nested
-from meshwright.discovery.regular import depth_of, leaves, listed
+from meshwright.discovery.regular import depth_of, leaves
 from meshwright.errors import SpecError
 
 _HOST_NAME = re.compile(r"\w[\w.@:+-]{0,254}", re.ASCII)
@@ -19,6 +19,7 @@ HOST = "node"
 def host_names(topologies: Sequence[Topology], only: Sequence[str] | None) -> list[str]:
     """The names of the hosts. Refuses those of `only` that no topology has, if any topology names hosts."""
     names = list(dict.fromkeys(name for topology in topologies for name in topology.hosts))
+    names = names or list(dict.fromkeys(topology.name for topology in topologies if topology.name))
     if only is None and not names:
         if all(topology.every is None for topology in topologies):
             raise SpecError("no hosts and no devices were found")
@@ -35,9 +36,11 @@ def host_names(topologies: Sequence[Topology], only: Sequence[str] | None) -> li
     return [name for name in names if name in chosen]
 
 
-def described(topologies: Sequence[Topology], names: Sequence[str], node: Place | None) -> dict[str, Place]:
-    """What each host is like, from all that is said of it, or of every host. A file that is named like a host and
-    describes one without a name is of that host.
+def described(
+    topologies: Sequence[Topology], names: Sequence[str], node: Place | None
+) -> tuple[dict[str, Place], list[str]]:
+    """What each host is like, with notes; from all that is said of it, or of every host. A file that is named like a
+    host, and describes one without a name, is of that host.
     """
     known = set(names)
     own: dict[str, list[Place]] = {name: [] for name in names}
@@ -46,7 +49,7 @@ def described(topologies: Sequence[Topology], names: Sequence[str], node: Place 
         for name in known & topology.hosts.keys():
             own[name].append(topology.hosts[name])
         if topology.every is not None:
-            stem = Path(topology.source).stem
+            stem = topology.name or Path(topology.source).stem
             (own[stem] if stem in known else every).append(topology.every)
     made: dict[tuple[int, ...], Place] = {}  # hosts that are described by the same things are the same
     hosts = {}
@@ -55,7 +58,18 @@ def described(topologies: Sequence[Topology], names: Sequence[str], node: Place 
         if key not in made:
             made[key] = _combined(own[name], every, node)
         hosts[name] = replace(made[key], name=name)
-    return hosts
+    return hosts, _alike(hosts)
+
+
+def _alike(hosts: dict[str, Place]) -> list[str]:
+    """Take hosts of whose inside nothing is said for what the others are, if those are all alike; and say so."""
+    known = [host for host in hosts.values() if host.children]
+    unknown = [name for name, host in hosts.items() if not host.children]
+    if not known or not unknown or any(host.children != known[0].children for host in known):
+        return []
+    for name in unknown:
+        hosts[name] = replace(hosts[name], children=known[0].children, port=hosts[name].port or known[0].port)
+    return [f"{listed(unknown)}: nothing is said of their inside, so they are taken to be like {known[0].name}"]
 
 
 def _combined(own: Sequence[Place], every: Sequence[Place], node: Place | None) -> Place:

@@ -25,7 +25,7 @@ def read_hwloc(text: str, source: str) -> Topology:
     if root.tag != "topology" or machine is None:
         raise wrong(source, root.line, "expected <topology> with an <object> in it")
     infos = {info.get("name"): info.get("value") for info in machine.each("info")}
-    name = infos.get("HostName", "")
+    name = infos.get("HostName", "").partition(".")[0]
     gpus: list[Gpu] = []
     cores: list[tuple[str, dict[str, str]]] = []
     for element, around in _objects(machine):
@@ -46,10 +46,7 @@ def read_hwloc(text: str, source: str) -> Topology:
         notes = (f"{source} does not say what memory and sockets carry",)
     else:
         raise wrong(source, machine.line, "neither a GPU nor a core in it")
-    if name and re.fullmatch(r"[\w.@+-]{1,255}", name):
-        odd = {f"{name}/{device}": why for device, why in odd.items()}
-        return Topology(source, hosts={name: place}, odd=odd, notes=notes)
-    return Topology(source, every=place, odd=odd, notes=notes)
+    return Topology(source, every=place, name=name, odd=odd, notes=notes)
 
 
 def _objects(machine: Element) -> Iterator[tuple[Element, dict[str, str]]]:
@@ -62,7 +59,7 @@ def _objects(machine: Element) -> Iterator[tuple[Element, dict[str, str]]]:
         kind = element.get("type")
         if kind in ("Package", "Socket"):
             around = around | {"socket": key}
-        elif kind == "Bridge":
+        elif kind == "Bridge" and element.get("bridge_type") == "1-1":  # not the host bridge
             around = around | {"pci": around.get("pci", key)}
         memory = [child for child in element.each("object") if child.get("type") == "NUMANode"]
         if memory:  # hwloc 2 has the memory beside what is near to it, hwloc 1 around it

@@ -4,14 +4,17 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from meshwright.discovery.model import Place, Port, Topology, switch_tiers, wrong
+from meshwright.discovery.model import Place, Port, Topology, listed, switch_tiers, wrong
 from meshwright.discovery.nominal import NETWORK_LATENCY, infiniband, network_port
-from meshwright.discovery.regular import listed
 from meshwright.errors import SpecError
 from meshwright.system.model import Link
 
 _SWITCH = re.compile(r'Switch\s+\d{1,6}\s+"S-([0-9a-fA-F]{1,32})"\s*#\s*"([^"]*)"')
-_PORT = re.compile(r'\[\d{1,6}\]\s*"([SHR])-([0-9a-fA-F]{1,32})"\[\d{1,6}\](?:\([0-9a-fA-F]*\))?\s*#\s*"([^"]*)"(.*)')
+_EXTERNAL = r"(?:\[ext \d{1,6}\])?"
+_PORT = re.compile(
+    rf'\[\d{{1,6}}\]{_EXTERNAL}\s*"([SHR])-([0-9a-fA-F]{{1,32}})"\[\d{{1,6}}\]{_EXTERNAL}(?:\([0-9a-fA-F]*\))?'
+    r'\s*#\s*"([^"]*)"(.*)'
+)
 _RATE = re.compile(r"\b\d{1,2}x[A-Z]DR(?:10)?\b")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?:[ /](?:mlx|mthca|HCA|hfi|ib|bnxt|irdma|qedr|rocep|roceo)[\w-]*)?")
 
@@ -135,7 +138,7 @@ def _above(fabric: _Fabric, ranks: dict[str, int], leaves: frozenset[str]) -> li
 
 def _label(fabric: _Fabric, group: frozenset[str]) -> str:
     names = sorted(fabric.names.get(switch, switch) for switch in group)
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return names[0][:80] if len(names) == 1 else f"{names[0][:80]} and {len(names) - 1} more"
 
 
 def _bundle(rates: list[float]) -> Port:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from meshwright.discovery.model import Place, Port, Tier
 from meshwright.discovery.nesting import grow, nest, united, usual
 from meshwright.discovery.nominal import NVLINK_LATENCY, port
-from meshwright.system.model import Fabric
+from meshwright.system.model import Fabric, Link
 
-SWITCH = "the switch"
-"""The peer of links that lead to NVSwitches, all of them together."""
+SWITCH = "switch"
+"""How the names of peers begin that are no GPUs but NVSwitches; those that belong together are one peer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ def host(
     if pairs:
         groups = {gpu.name: component[0].name for component in pairs for gpu in component}
         apart = {gpu.name: gpu.name for gpu in gpus}
-        tiers.append(Tier("bridge", apart | groups, {gpu.name: gpu.port for gpu in gpus if gpu.port is not None}))
+        tiers.append(Tier("island", apart | groups, {gpu.name: gpu.port for gpu in gpus if gpu.port is not None}))
     leaves = {
         gpu.name: Place("gpu", gpu.name, (), _linked(gpu, pair) if (pair := _of(gpu, pairs)) else gpu.port)
         for gpu in gpus
@@ -69,7 +69,8 @@ def host(
 
 def _components(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
     """The GPUs that links join, directly or over others."""
-    names = [SWITCH, *(gpu.name for gpu in gpus)]
+    names = [gpu.name for gpu in gpus]
+    names += {peer for gpu in gpus for peer in gpu.links} - set(names)
     group = united(names, ((gpu.name, peer) for gpu in gpus for peer in gpu.links))
     found: dict[str, list[Gpu]] = {}
     for gpu in gpus:
@@ -88,9 +89,14 @@ def _linked(gpu: Gpu, component: Sequence[Gpu]) -> Port:
     NCCL's rings use them.
     """
     count = sum(gpu.links.values())
-    everywhere = SWITCH in gpu.links or all(other.name in gpu.links for other in component if other is not gpu)
+    switched = any(peer.startswith(SWITCH) for peer in gpu.links)
+    everywhere = switched or all(other.name in gpu.links for other in component if other is not gpu)
     fabric = Fabric.SWITCH if everywhere else Fabric.RING
-    how = "" if SWITCH in gpu.links else ", to each of the others" if everywhere else ", around a ring"
+    how = "" if switched else ", to each of the others" if everywhere else ", around a ring"
     source = f"{count} x {gpu.wire} of {gpu.rate:g} GB/s{how}"
-    reduces = gpu.reduces and SWITCH in gpu.links
+    reduces = gpu.reduces and switched
+    if not gpu.rate:
+        return Port(
+            Link(None, NVLINK_LATENCY, None, fabric, bypass=True), f"{count} x {gpu.wire} of unknown speed{how}"
+        )
     return port(count * gpu.rate, NVLINK_LATENCY, source, fabric, bypass=True, reduces=reduces)

@@ -1,11 +1,12 @@
 """What every topology file is read to: hosts, the groups that they are in, and the devices inside them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.errors import SpecError
 from meshwright.system.model import Link
+from meshwright.text.spec import SHOWN, shown
 
 MOST_HOSTS = 1_000_000
 """The most hosts in one topology."""
@@ -48,7 +49,7 @@ class Topology:
 
     tiers: groups of hosts, in any order.
     hosts: those that are named, in the file's order, with what is known of their inside.
-    every: what a host is like that the file describes without its name.
+    every: what the one host is like that the file describes; name: that of this host, if the file has it.
     odd: devices and hosts that were left out already, each with the reason.
     notes: what a reader must know about the figures.
     """
@@ -57,8 +58,20 @@ class Topology:
     tiers: tuple[Tier, ...] = ()
     hosts: Mapping[str, Place] = field(default_factory=dict)
     every: Place | None = None
+    name: str = ""
     odd: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+SHOWN_NAMES = 8
+"""How many names a message lists."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a message, not too many of them, and nothing in them that cannot be printed."""
+    some = [name if name.isprintable() and len(name) <= SHOWN else shown(name) for name in names[:SHOWN_NAMES]]
+    more = f" and {len(names) - SHOWN_NAMES:,} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(some) + more
 
 
 def wrong(source: str, line: int | None, message: str) -> SpecError:

@@ -24,6 +24,7 @@ class _Host:
     """What is found of one host while its elements are read."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
+    buses: dict[str, str] = field(default_factory=dict)
     links: list[tuple[Gpu, Element]] = field(default_factory=list)
     ports: dict[str, dict[str, Port]] = field(default_factory=lambda: {"numa": {}, "pci": {}})
     nets: dict[str, float] = field(default_factory=dict)
@@ -87,7 +88,7 @@ def _pci(found: _Host, root: Element, attached: dict[str, str], tagged: bool, so
             gpu.attached, gpu.port = inside, port(link[0], PCIE_LATENCY, link[1]) if link else None
             found.gpus[gpu.name] = gpu
             found.links += [(gpu, wire) for wire in element.each("nvlink", "xgmi")]
-            gpu.attached["bus"] = pci.get("busid").lower()
+            found.buses[pci.get("busid").lower()] = gpu.name
         _nets(found, pci)
         found.cards += pci.get("class").startswith(CARD_CLASSES)
 
@@ -104,7 +105,7 @@ def _behind(root: Element) -> Iterator[tuple[Element, list[Element]]]:
 def _gpu(element: Element, name: str, source: str) -> Gpu:
     capability = element.get("sm")
     if element.get("gcn") or any(True for _ in element.each("xgmi")):
-        return Gpu(name, rate=XGMI.get(element.get("gcn"), XGMI["gfx942"]), wire="xGMI")
+        return Gpu(name, rate=XGMI.get(f"gfx{element.get('gcn').removeprefix('gfx')}", 0.0), wire="xGMI")
     if capability and not (capability.isascii() and capability.isdigit() and len(capability) < 5):
         raise wrong(source, element.line, f"sm={capability[:40]!r}; expected a compute capability like 90")
     rate, wire = nvlink(int(capability or 80))
@@ -121,12 +122,11 @@ def _nets(found: _Host, element: Element) -> None:
 
 
 def _place(found: _Host, source: str) -> tuple[Place, dict[str, str], list[str]]:
-    buses = {gpu.attached.pop("bus"): gpu.name for gpu in found.gpus.values()}
     for gpu, wire in found.links:
         count = wire.get("count")
         if not (count.isascii() and count.isdigit() and 0 < int(count[:5]) < 1000):
             raise wrong(source, wire.line, f"count={count[:40]!r}; expected how many links there are")
-        peer = buses.get(wire.get("target").lower())
+        peer = found.buses.get(wire.get("target").lower())
         if peer is None and wire.get("tclass").startswith(SWITCH_CLASS):
             peer = SWITCH
         if peer is not None:  # else the links lead to a CPU

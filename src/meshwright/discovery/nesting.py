@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from meshwright.discovery.model import Place, Port, Tier
+from meshwright.discovery.model import Place, Port, Tier, listed
 from meshwright.errors import SpecError
 
 
@@ -51,8 +51,8 @@ def _refines(members: Sequence[str], outer: Tier, inner: Tier, count: int) -> bo
         if above.setdefault(group, around) != around:
             other = next(one for one in members if inner.groups[one] == group)
             raise SpecError(
-                f"{other} and {name} are in one {inner.kind}, {group}, but not in one {outer.kind}: {above[group]} and "
-                f"{around}; these groups are no hierarchy, so give only the files of one of them"
+                f"{listed([other, name])} are in one {inner.kind}, {listed([group])}, but not in one {outer.kind}: "
+                f"{listed([above[group], around])}; these groups are no hierarchy, so give only the files of one"
             )
     return len(set(above.values())) == count
 

@@ -56,13 +56,14 @@ def recognised(text: str, source: str) -> str:
     >>> recognised("SwitchName=leaf1 Nodes=n[1-4]", "topology.conf")
     'slurm'
     """
+    found: str | None = None
     first = text.lstrip()[:1]
     if first == "<":
         root = re.search(r"<(system|topology)\b", text)
-        found = root and {"system": "nccl", "topology": "hwloc"}[root[1]]
+        found = {"system": "nccl", "topology": "hwloc"}[root[1]] if root else None
     elif first in ("{", "["):
         found = next((form for form, keys in _JSON.items() if any(key in text for key in keys)), None)
-    else:
+    if not found:
         found = next((form for form, sign in _LINES.items() if re.search(sign, text, re.MULTILINE)), None)
     if not found:
         raise wrong(source, 1, f"no format that is known ({', '.join(FORMATS)}); --format says which it is")

@@ -107,7 +107,7 @@ def read_gcp(text: str, source: str) -> Topology:
         if not where:
             raise wrong(source, None, f"instance {shown(name)} has no resourceStatus.physicalHostTopology")
         for kind, groups in tiers.items():
-            if group := _text(where, kind):
+            if group := _text(where, kind, kind.replace("subb", "subB")):
                 groups[name] = group
     kinds = [_text(record, "machineType").rpartition("/")[2] for record in records]
     nvlink = {kind.lower() for kind in kinds} <= {"a4x-highgpu-4g"}  # there a subblock is an NVLink domain

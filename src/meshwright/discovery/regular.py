@@ -1,22 +1,18 @@
 """The largest regular part of a tree: the same number of children everywhere on a level, as a system has it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.discovery.model import Place
+from meshwright.discovery.model import Place, listed
 from meshwright.discovery.nesting import usual
-from meshwright.text.spec import SHOWN, shown
 
 MOST_TRIES = 3000
 """The most choices of counts that are tried; a tree needs as many only if hardly two of its groups are alike."""
-
-SHOWN_NAMES = 8
-"""How many names a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +57,6 @@ def irregularities(root: Place) -> list[str]:
 
 def _counted(count: int, kind: str) -> str:
     return f"{count} {kind if count == 1 else 'leaves' if kind == 'leaf' else f'{kind}s'}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a message, not too many of them, and nothing in them that cannot be printed."""
-    some = [name if name.isprintable() and len(name) <= SHOWN else shown(name) for name in names[:SHOWN_NAMES]]
-    more = f" and {len(names) - SHOWN_NAMES:,} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(some) + more
 
 
 def largest_part(root: Place) -> Part:

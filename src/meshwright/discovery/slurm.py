@@ -17,6 +17,9 @@ from meshwright.text.yamlfile import compose, items, problem, word
 
 KEYS = ("switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes")
 
+SHOWN_TOO = ("level", "blockindex", "blocksize", "aggregatedblock")
+"""What `scontrol show topology` says beside what is in the file."""
+
 MOST_TIERS = 12
 """The most switches above one another."""
 
@@ -44,7 +47,7 @@ def read_slurm(text: str, source: str) -> Topology:
             blocks.append(_group(values, "blockname", line))
         elif "blocksizes" in values:
             notes.append(_sizes_note(source, values["blocksizes"]))
-        else:
+        elif "aggregatedblock" not in values:
             raise wrong(source, line, "expected SwitchName=… or BlockName=… first")
     if switches and blocks:
         raise wrong(source, blocks[0].line, "blocks and switches in one file: Slurm's plugins take one or the other")
@@ -52,6 +55,8 @@ def read_slurm(text: str, source: str) -> Topology:
 
 
 def _group(values: Mapping[str, str], name: str, line: int) -> _Group:
+    if "level" in values and "switches" in values:  # scontrol repeats the nodes of all switches below
+        values = {**values, "nodes": ""}
     return _Group(values[name], line, *(values.get(key, "") for key in ("switches", "nodes", "linkspeed")))
 
 
@@ -71,7 +76,7 @@ def _lines(text: str, source: str) -> Iterator[tuple[int, dict[str, str]]]:
         values: dict[str, str] = {}
         for item in whole.split():
             key, equals, value = item.partition("=")
-            if not equals or not value or key.lower() not in KEYS or key.lower() in values:
+            if not equals or not value or key.lower() not in (*KEYS, *SHOWN_TOO) or key.lower() in values:
                 raise wrong(
                     source, first, f"{shown(item)}; expected each of {', '.join(KEYS)} at most once, as KEY=VALUE"
                 )
@@ -137,14 +142,18 @@ def _expanded(text: str, group: _Group, source: str, so_far: int) -> list[str]:
 
 
 def _parents(groups: list[_Group], by_name: Mapping[str, _Group], source: str) -> dict[str, str]:
+    """The switch above each. Switches with the same switches below them, as the spines of a fat tree, count as one."""
     above: dict[str, str] = {}
+    below: dict[frozenset[str], str] = {}
     for group in groups:
-        for name in _expanded(group.switches, group, source, 0):
+        names = _expanded(group.switches, group, source, 0)
+        same = below.setdefault(frozenset(names), group.name)
+        for name in names:
             if name not in by_name:
                 raise wrong(
                     source, group.line, f"{shown(group.name)} has the switch {shown(name)}, which is not defined"
                 )
-            if above.setdefault(name, group.name) != group.name:
+            if above.setdefault(name, same) != same:
                 raise wrong(
                     source, group.line, f"switch {shown(name)} is below {shown(above[name])} and {shown(group.name)}"
                 )
@@ -177,9 +186,8 @@ def read_slurm_yaml(text: str, source: str) -> Topology:
     topologies = [_mapping(node, source) for node in items(root, source, "the list of topologies")]
     chosen = next((each for each in topologies if _is_true(each.get("cluster_default"))), topologies[0])
     if len(topologies) > 1:
-        notes.append(
-            f"{source} has {len(topologies)} topologies; this is {shown(_word(chosen.get('topology'), source))}"
-        )
+        names = ", ".join(_word(each.get("topology"), source)[:80] for each in topologies[:8])
+        notes.append(f"{source} has several topologies: {names}; this is {_word(chosen.get('topology'), source)[:80]}")
     if "tree" in chosen:
         tree = _mapping(chosen["tree"], source)
         return _topology(_members(tree, "switches", "switch", source), [], source, notes)

@@ -72,7 +72,7 @@ def _gpu(name: str, names: list[str], rows: dict[str, list[str]]) -> Gpu:
     gpu = Gpu(name.lower(), rate=nvlink(80)[0], wire="NVLink")
     links = {other: int(entry[2:]) for other, entry in row.items() if entry.startswith("NV")}
     if sum(links.values()) > MOST_LINKS:
-        gpu.links[SWITCH] = max(links.values())
+        gpu.links[f"{SWITCH} of {min([name, *links])}"] = max(links.values())
     else:
         gpu.links.update({other.lower(): count for other, count in links.items()})
     return gpu

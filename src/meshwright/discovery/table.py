@@ -10,7 +10,7 @@ from meshwright.text.spec import shown
 HOSTS = ("host", "hosts", "hostname", "node", "nodename", "name", "instance")
 """Titles of the column with the hosts."""
 
-MOST_COLUMNS = 16
+MOST_COLUMNS, MOST_LETTERS = 16, 255
 
 
 def read_table(text: str, source: str) -> Topology:
@@ -58,8 +58,9 @@ def _rows(text: str, source: str) -> list[tuple[int, list[str]]]:
     try:
         for cells in reader:
             found = [cell.strip() for cell in cells]
-            if len(found) > MOST_COLUMNS:
-                raise wrong(source, reader.line_num, f"{len(found)} columns; at most {MOST_COLUMNS} can be read")
+            if len(found) > MOST_COLUMNS or any(len(cell) > MOST_LETTERS for cell in found):
+                most = f"at most {MOST_COLUMNS} of {MOST_LETTERS} letters can be read"
+                raise wrong(source, reader.line_num, f"{len(found)} columns; {most}")
             if any(found):
                 rows.append((reader.line_num, found))
     except csv.Error as error:

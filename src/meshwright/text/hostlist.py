@@ -54,27 +54,24 @@ def format_hosts(names: Iterable[str]) -> str:
     >>> format_hosts(["login", "n08", "n09", "n10", "n12"])
     'login,n[08-10,12]'
     """
-    runs: list[tuple[str, int, list[list[int]]]] = []  # the prefix, the width of the numbers, and their ranges
+    runs: list[tuple[str, list[tuple[str, str]]]] = []  # prefixes, each with ranges from one number to another
     for name in names:
         match = _NUMBERED.fullmatch(name)
         prefix, digits = (match[1], match[2]) if match else (name, "")
-        number = int(digits or 0)
-        if digits and runs and runs[-1][:2] == (prefix, len(digits)):
-            ranges = runs[-1][2]
-            if ranges[-1][1] + 1 == number:
-                ranges[-1][1] = number
-            else:
-                ranges.append([number, number])
+        if not digits or not runs or runs[-1][0] != prefix or not runs[-1][1]:
+            runs.append((prefix, [(digits, digits)] if digits else []))
+            continue
+        first, last = runs[-1][1][-1]
+        if str(int(last) + 1).zfill(len(first)) == digits:
+            runs[-1][1][-1] = (first, digits)
         else:
-            runs.append((prefix, len(digits), [[number, number]]))
+            runs[-1][1].append((digits, digits))
     return ",".join(_bracket(*run) for run in runs)
 
 
-def _bracket(prefix: str, width: int, ranges: list[list[int]]) -> str:
-    if not width:
-        return prefix
-    parts = ["-".join(str(number).zfill(width) for number in dict.fromkeys(each)) for each in ranges]
-    return prefix + (parts[0] if len(parts) == 1 and "-" not in parts[0] else f"[{','.join(parts)}]")
+def _bracket(prefix: str, ranges: list[tuple[str, str]]) -> str:
+    parts = [first if first == last else f"{first}-{last}" for first, last in ranges]
+    return prefix + (f"[{','.join(parts)}]" if len(parts) > 1 or "-" in "".join(parts) else "".join(parts))
 
 
 def _items(text: str) -> Iterator[list[str]]:
