@@ -133,10 +133,10 @@ def test_jax_locally(tmp_path: Path) -> None:
     is_right(json.loads(done.stdout), "jax", 4)
 
 
-def test_jax_refuses_rooted_steps(plan_file: Path) -> None:
+def test_jax_refuses_rooted_goals(plan_file: Path) -> None:
     done = launched([sys.executable], "run", str(plan_file), "--engine", "jax", "--local")
     assert done.returncode == 3
-    assert "JAX has no rooted collectives, so step 1 (Reduce" in done.stderr
+    assert "JAX has no rooted collectives, so the reduce over data cannot run" in done.stderr
 
 
 def test_without_a_launcher(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
