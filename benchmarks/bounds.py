@@ -100,7 +100,7 @@ def draw(random: Random) -> Problem:
             goal=random.choice(PROGRAM_GOALS),
         ),
         random.choice([*library_names(), "ideal", "ideal", "ideal"]),
-        random.choice([1, 16, 64]),
+        random.choice([1, 1, 1, 64]),
     )
 
 
