@@ -12,11 +12,13 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 from math import isclose, prod
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
 from meshwright import (
     Fabric,
@@ -36,6 +38,7 @@ from meshwright.cost.pipeline import CHUNKS, NEARLY, Pipeline
 from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.language.program import Collective, Grouping, Pipelined, Step
 from meshwright.placement.layout import Layout, layout_of
+from meshwright.planning import search
 from tests.strategies import named
 
 MARGIN = (1 + NEARLY) / (1 - 0.05)
@@ -43,9 +46,6 @@ MARGIN = (1 + NEARLY) / (1 - 0.05)
 
 MOST_PLACED = 800
 """Problems with more placements, in all orders that matter, are not listed."""
-
-MOST_ON_RINGS = 5
-"""With more axes than that, the planner does not try all orders on rings."""
 
 SAME = 1e-9
 
@@ -61,6 +61,8 @@ class Problem:
     top: int = 3
     max_steps: int = 2
     max_chunks: int = 1
+    in_blocks: bool = False
+    """Whether the search in blocks takes over as soon as it can, not only where it takes long."""
 
 
 # -- the enumeration --
@@ -170,15 +172,17 @@ class Listed:
 def fault(problem: Problem) -> str | None:
     """What the planner did worse than the enumeration, or None."""
     expected = Listed(problem).best()[: problem.top]
-    found = plan(
-        problem.system,
-        problem.axes,
-        problem.reductions,
-        library=problem.library,
-        top=problem.top,
-        max_steps=problem.max_steps,
-        max_chunks=problem.max_chunks,
-    ).candidates
+    at_once: dict[str, Any] = {"PATIENCE": -1, "REPORTED": 1} if problem.in_blocks else {"PATIENCE": search.PATIENCE}
+    with patch.multiple(search, **at_once):
+        found = plan(
+            problem.system,
+            problem.axes,
+            problem.reductions,
+            library=problem.library,
+            top=problem.top,
+            max_steps=problem.max_steps,
+            max_chunks=problem.max_chunks,
+        ).candidates
     times = [candidate.seconds for candidate in found]
     if len(times) != len(expected):
         return f"{len(times)} plans, but {len(expected)} placements were listed"
@@ -269,7 +273,7 @@ def with_ones(random: Random) -> Problem:
     if random.random() < 0.5:
         counts.insert(random.randint(0, len(counts)), 1)
     axes = _axes(sizes)
-    fabric = random.choice([Fabric.SWITCH, Fabric.RING if len(axes) <= MOST_ON_RINGS else Fabric.BUS])
+    fabric = random.choice(list(Fabric))
     links = [Link(link.bandwidth, link.latency, fabric=fabric) for link in _links(random, len(counts))]
     return Problem(
         _system(counts, links), axes, _reductions(random, axes), random.choice(library_names()), random.randint(1, 4)
@@ -298,7 +302,7 @@ def of_six_axes(random: Random) -> Problem:
         sizes[random.randrange(6)] = 1
     primes = [size for size in sizes if size > 1]
     counts = _dealt(random, primes, random.choice([1, 1, 2]))
-    fabric = random.choice([Fabric.SWITCH, Fabric.RING if len(sizes) <= MOST_ON_RINGS else Fabric.BUS])
+    fabric = random.choice([Fabric.RING, Fabric.RING, *Fabric])
     links = [Link(link.bandwidth, link.latency, fabric=fabric) for link in _links(random, len(counts))]
     axes = _axes(sizes)
     return Problem(_system(counts, links), axes, _reductions(random, axes, 2), random.choice(["ideal", "ring"]), 2)
@@ -367,7 +371,7 @@ def draw(aim: str, seed: int, number: int) -> Problem:
         problem = AIMS[aim](random)
         many = sum(1 for _ in matrices(list(problem.axes.values()), problem.system.counts))
         if many * len(orders(problem)) <= MOST_PLACED:
-            return problem
+            return replace(problem, in_blocks=random.random() < 0.5)
 
 
 def main() -> None:

@@ -59,7 +59,6 @@ def test_the_order_of_axes_and_of_communications_does_not_matter(problem: Proble
 @FEW
 def test_axes_and_levels_of_size_one_do_not_matter(problem: Problem, data: st.DataObject) -> None:
     system, axes, reductions, library = problem
-    assume(len(axes) < 5)
     names, levels = list(axes), list(system.levels)
     names.insert(data.draw(st.integers(0, len(names))), "one")
     link = data.draw(st.sampled_from([Link(), Link(1.0), Link(1e12, per_device=1.0, latency=1.0, bypass=True)]))
