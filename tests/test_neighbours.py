@@ -89,6 +89,15 @@ def test_nine_axes_on_a_ring() -> None:
     assert found.candidates[0].seconds <= given_order.seconds
 
 
+def test_a_planner_can_be_asked_again_for_more() -> None:
+    torus = System("torus", tuple(Level(name, 4, Link(1e9, fabric=Fabric.RING)) for name in "zyx"))
+    axes, what = {"a": 8, "b": 8}, [Reduction(("a",), 10**9), Reduction(("b",), 10**9)]
+    planner = Planner(torus, axes, what)
+    planner.best(1)
+    again, fresh = planner.best(20), Planner(torus, axes, what).best(20)
+    assert [one.seconds for one in again.candidates] == [one.seconds for one in fresh.candidates]
+
+
 def test_axes_of_one_on_tpu_v4() -> None:
     axes = dict.fromkeys(("data", "shard", "tensor", "pipeline"), 8)
     what = [Reduction((axis,), 64 * 2**30) for axis in ("data", "shard", "tensor")]

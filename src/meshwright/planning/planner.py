@@ -200,7 +200,10 @@ class Planner:
         if matrix not in self.orders:
             rings = [level.link.fabric.neighbours_only for level in self.system.levels]
             what = [self._sharing(one, matrix) for one in self.communications if exposed(one)]
-            self.orders[matrix] = best_order(matrix, rings, what, longest)
+            order = best_order(matrix, rings, what, longest)
+            if not order.rows:  # another search may ask for one that takes longer
+                return order
+            self.orders[matrix] = order
         return self.orders[matrix]
 
     def _sharing(self, one: Communication, matrix: Matrix) -> Sharing:
