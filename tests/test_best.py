@@ -4,7 +4,8 @@ import pytest
 
 from meshwright import Goal, program_graph
 from meshwright.language.goals import PROGRAM_GOALS
-from tests.best import AIMS, draw, fault, matrices, programs
+from tests.best.aims import AIMS, draw
+from tests.best.listed import fault, matrices, programs
 
 CASES = {"thresholds": 500, "axes of size 1": 300, "tori": 300, "six axes": 200, "chunks": 300, "roots": 300}
 SLICE = 100

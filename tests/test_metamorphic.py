@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwright import Collective, Level, Link, PlacementError, Reduction, SpecError, System, inside, not_across, plan
 from meshwright.cost.pipeline import CHUNKS
-from tests.best import MARGIN
+from tests.best.listed import MARGIN
 from tests.strategies import problems
 
 Problem = tuple[System, dict[str, int], list[Reduction], str]
