@@ -60,7 +60,7 @@ class Naive:
 
     def turns(self, algorithm: str, collective: Collective, members: list[int]) -> int:
         """How often everyone sends in a ring that is closed, if there is one; it comes first."""
-        size = len(members)
+        size, collective = len(members), done_as(algorithm, collective)
         if algorithm == "ring-gather":
             return size - 1
         if algorithm == "halving" and any(fan & (fan - 1) for fan in self.fans(members)):
@@ -96,7 +96,7 @@ class Naive:
     def phases(
         self, algorithm: str, collective: Collective, members: list[int]
     ) -> list[tuple[list[list[Edge]], float]]:
-        size = len(members)
+        size, collective = len(members), done_as(algorithm, collective)
         one = 1.0
         path = sum(self.latency(a, b) for a, b in pairwise(members))
         # Round a ring, the slowest chunk takes every edge but one of the cheapest kind, that between neighbours.
@@ -330,20 +330,28 @@ def search_tree(size: int) -> list[tuple[int, int]]:
     return [(v - 1, child - 1) for v in numbers for child in children[v].values()]
 
 
+def done_as(algorithm: str, collective: Collective) -> Collective:
+    """Without a root, a reduction and a broadcast are an all-reduce."""
+    rooted = collective in (Collective.REDUCE, Collective.BROADCAST)
+    rootless = algorithm in ("two-way-ring", "direct", "recursive", "doubling", "tree")
+    return Collective.ALL_REDUCE if rooted and rootless else collective
+
+
 def applicable(algorithm: str, collective: Collective, fans: list[int], reduces: bool) -> bool:
     """Whether an algorithm can do a collective in groups with these fans."""
     rooted = collective in (Collective.REDUCE, Collective.BROADCAST)
+    whole = rooted or collective is Collective.ALL_REDUCE
     powers = all(fan & (fan - 1) == 0 for fan in fans)
     return {
         "ring": True,
-        "two-way-ring": not rooted,
-        "direct": not rooted,
-        "recursive": not rooted and powers,
+        "two-way-ring": True,
+        "direct": True,
+        "recursive": powers,
         "halving": collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
         "reduce-and-scatter": collective is Collective.REDUCE_SCATTER and prod(fans) < 4,
-        "doubling": collective is Collective.ALL_REDUCE and powers,
-        "tree": collective is Collective.ALL_REDUCE,
-        "switch": collective is Collective.ALL_REDUCE and reduces,
+        "doubling": whole and powers,
+        "tree": whole,
+        "switch": whole and reduces,
         "binomial": rooted,
         "ring-gather": collective is Collective.REDUCE,
     }[algorithm] and prod(fans) > 1

@@ -26,7 +26,7 @@ from meshwright.cost.algorithms import ALGORITHMS
 from meshwright.cost.contention import step_family, step_kind
 from meshwright.cost.library import Library, LibraryRule, library_names
 from meshwright.cost.model import CostModel
-from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal
+from meshwright.language.goals import PROGRAM_GOALS, TRANSFER_GOALS, Goal, flat_program
 from meshwright.language.semantics import apply_step, state_of
 from meshwright.language.symbolic import NOTHING, scattered
 from meshwright.placement.hierarchy import digits_of
@@ -93,6 +93,18 @@ def test_a_reduce_never_takes_longer_than_an_all_reduce(
         program_graph(levels, goal).least(step_family, model.all_seconds) for goal in (Goal.REDUCE, Goal.ALL_REDUCE)
     )
     assert reduce <= both * (1 + 1e-9)
+
+
+@given(cases(max_devices=64), st.sampled_from([Goal.REDUCE, Goal.BROADCAST]), st.integers(1, 2**36), st.booleans())
+def test_with_a_root_an_ideal_library_is_no_slower(
+    case: tuple[Placement, list[str]], goal: Goal, payload: int, rings: bool
+) -> None:
+    """Nor are rings: each edge carries the payload once, which in an AllReduce is 2(g-1)/g of it."""
+    model = CostModel(layout_of(*case), load_library("ring" if rings else "ideal"), payload)
+    rooted, both = (
+        model.seconds(flat_program(each, len(model.layout.levels)), each) for each in (goal, Goal.ALL_REDUCE)
+    )
+    assert rooted <= both * (1 + 1e-9)
 
 
 @given(cases(max_devices=64), st.sampled_from(TRANSFER_GOALS), st.integers(1, 2**30))

@@ -11,7 +11,7 @@ from meshwright.cost.rings import ring, ring_gather, two_way_ring
 from meshwright.cost.traffic import Algorithm, Phase, Phases, Shape, inside
 from meshwright.cost.trees import binomial, reduce_and_scatter, switch, tree
 from meshwright.language.goals import Goal
-from meshwright.language.program import Collective
+from meshwright.language.program import ROOTED, Collective
 
 ALGORITHMS: dict[str, Algorithm] = {
     "ring": ring,
@@ -32,10 +32,16 @@ ALGORITHMS: dict[str, Algorithm] = {
 def phases(algorithm: str, collective: Collective, shape: Shape, rotates: bool) -> Phases | None:
     """The phases of an algorithm, or None where it cannot do this collective in a group of this shape.
 
+    An algorithm that knows no root does Reduce and Broadcast as an AllReduce: of a reduction only the root keeps the
+    result, and to a broadcast the others contribute zeros.
+
     >>> [[level.port for level in phase.levels] for phase in phases("ring", Collective.ALL_REDUCE, (4, 16), False)]
     [[1.96875, 1.96875]]
     """
-    return ALGORITHMS[algorithm](collective, shape, rotates)
+    found = ALGORITHMS[algorithm](collective, shape, rotates)
+    if found is None and collective in ROOTED:
+        return ALGORITHMS[algorithm](Collective.ALL_REDUCE, shape, rotates)
+    return found
 
 
 @cache
