@@ -190,8 +190,9 @@ def options(group: click.Group) -> Iterator[tuple[str, click.Option]]:
 
 
 def test_options_mean_the_same_in_every_verb() -> None:
-    about_other_things = {"--name", "--dtype"}  # of a testbed and of a workload; of trials and of a model
-    own_text = {"--out", "--axes", "--system", "--reduce", "--placement", "--engine", "--local", "--timeout"}
+    # of a testbed, a workload and a system; of trials and of a model; of rank files and of topologies
+    about_other_things = {"--name", "--dtype", "--format"}
+    own_text = {"--out", "--hosts", "--axes", "--system", "--reduce", "--placement", "--engine", "--local", "--timeout"}
     found: dict[str, set[tuple[object, ...]]] = {}
     defaults: dict[str, set[object]] = {}
     for name, option in options(main):

@@ -1,11 +1,12 @@
 """Every topology file, written from the documentation of its format, with the hierarchy that it describes."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from meshwright.discovery.assemble import Discovery, assemble
-from meshwright.discovery.nominal import NODE_TYPES, node_type
+from meshwright.discovery.nominal import NODE_TYPES
 from meshwright.discovery.read import FORMATS, parse_topology, read_topology, recognised
 from meshwright.system.model import Fabric
 from meshwright.system.read import preset
@@ -18,7 +19,7 @@ FILES = Path(__file__).parent / "files"
 def found(*names: str, hosts: str | None = None, node: str | None = None) -> Discovery:
     topologies = [read_topology(FILES / name) for name in names]
     only = parse_hosts(hosts) if hosts is not None else None
-    return assemble(topologies, only, None if node is None else node_type(node))
+    return assemble(topologies, only, node)
 
 
 def text(discovery: Discovery) -> str:
@@ -84,7 +85,7 @@ MERGED = [
     (("dgx-a100.xml", "cores-hwloc.xml"), {"hosts": "a,b"}, "node=2@200GB/s/25GB/s gpu=8@300GB/s"),
     (("tree.conf",), {"hosts": "n[01-02,05-06]"}, "leaf=2 node=2"),
     (("tree.conf",), {"hosts": "n[03-04]", "node": "dgx-b200"}, "node=2@400GB/s/50GB/s gpu=8@900GB/s"),
-    (("blocks.conf",), {"node": "gb200-nvl72"}, "block=2@3.6TB/s/50GB/s node=18@200GB/s/50GB/s gpu=4@900GB/s"),
+    (("blocks.conf",), {"node": "gb200-nvl72"}, "block=2@3.6TB/s/50GB/s node=18@3.6TB/s/900GB/s gpu=4@900GB/s"),
     (
         ("nvl72-nodes.json",),
         {"node": "gb200-nvl72"},
@@ -190,6 +191,26 @@ def test_a_host_that_says_its_name() -> None:
 
 def test_names_of_google_in_either_spelling() -> None:
     assert text(of((FILES / "gcp.json").read_text().replace("subblock", "subBlock"))) == SINGLE["gcp.json"]
+
+
+def test_groups_without_nvlink_are_no_domains() -> None:
+    null = (FILES / "aws.json").read_text().replace('"ZoneId"', '"CapacityBlockId": "null", "ZoneId"')
+    assert text(of(null)) == SINGLE["aws.json"]
+    nodes = (FILES / "nvl72-nodes.json").read_text().replace("NVIDIA-GB200", "NVIDIA-B200")
+    plain = of(nodes.replace("nvidia.com/gpu.clique", "x"))
+    assert text(plain) == "leaf=2 node=18 gpu=4@900GB/s"  # a domain of topograph may be any group
+
+
+def test_ultraservers() -> None:
+    document = json.loads((FILES / "aws.json").read_text())
+    for instance in document["Instances"]:
+        instance |= {
+            "InstanceType": "p6e-gb200.36xlarge",
+            "CapacityBlockId": f"cb-{int(instance['InstanceId'][2:]) // 2}",
+        }
+    assert text(of(json.dumps(document))) == (
+        "spine=2@800GB/s/50GB/s ultraserver=2@400GB/s/50GB/s node=2@3.6TB/s/900GB/s gpu=4@900GB/s"
+    )
 
 
 def test_xgmi_of_unknown_speed() -> None:

@@ -10,7 +10,6 @@ import yaml
 from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table, say
 from meshwright.discovery.assemble import Discovery, assemble
-from meshwright.discovery.nominal import node_type as known_type
 from meshwright.discovery.read import FORMATS, read_topology
 from meshwright.errors import SpecError
 from meshwright.system.read import system_document
@@ -57,8 +56,7 @@ def discover(
     only = parse_hosts(names) if names is not None else None
     if not files and (only is None or node_type is None):
         raise SpecError("name topology files, or say --hosts and --node-type")
-    node = known_type(node_type) if node_type is not None else None
-    found = assemble([read_topology(path, form) for path in files], only, node, name)
+    found = assemble([read_topology(path, form) for path in files], only, node_type, name)
     if out is not None:
         write_file(out, _file(found, files))
     if hosts_out is not None:

@@ -9,6 +9,7 @@ from math import prod
 from meshwright.discovery.hosts import HOST, described, host_names, linked, with_nvlink
 from meshwright.discovery.model import Place, Port, Topology, listed
 from meshwright.discovery.nesting import Nested, grow, nest
+from meshwright.discovery.nominal import joins, node_type
 from meshwright.discovery.regular import Part, depth_of, irregularities, largest_part, leaves
 from meshwright.errors import SpecError, TooLargeError
 from meshwright.system.model import Level, Link, System
@@ -21,6 +22,10 @@ _NO_LINKS = (
 
 MOST_DEVICES = 2**21
 """The most devices of a cluster."""
+
+
+BLOCKS = ("block", "subblock", "domain", "clique", "ultraserver")
+"""Kinds of groups that are NVLink domains, if the type of the hosts has such domains at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,13 @@ class Discovery:
 def assemble(
     topologies: Sequence[Topology],
     only: Sequence[str] | None = None,
-    node: Place | None = None,
+    kind: str | None = None,
     name: str = "discovered",
 ) -> Discovery:
     """The system that topologies describe together.
 
     only: the hosts to look at; if no topology names hosts, these are the hosts.
-    node: what a host is like, instead of what the topologies say.
+    kind: the type of every host, in the table of types; it counts instead of what the topologies say.
     """
     names = host_names(topologies, only)
     notes = [note for topology in topologies for note in topology.notes]
@@ -61,9 +66,12 @@ def assemble(
         if (host := what.partition("/")[0]) in wanted or host not in known
     }
     names = [host for host in names if host not in odd]
-    hosts, said = described(topologies, names, node)
+    hosts, said = described(topologies, names, None if kind is None else node_type(kind))
     notes += said
-    nested = nest(names, [tier for topology in topologies for tier in topology.tiers])
+    tiers = [tier for topology in topologies for tier in topology.tiers]
+    if kind is not None and joins(kind):
+        tiers = [replace(tier, nvlink=tier.nvlink or tier.kind in BLOCKS) for tier in tiers]
+    nested = nest(names, tiers)
     odd |= nested.odd
     if not nested.members:
         raise SpecError(f"no host is left: {'; '.join(f'{what} {why}' for what, why in _together(odd)[:3])}")

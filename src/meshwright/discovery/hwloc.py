@@ -18,7 +18,7 @@ COPROCESSOR = ("5", "coproc", "CoProc")
 MOST_CORES = 4096
 
 
-def read_hwloc(text: str, source: str) -> Topology:
+def parse_hwloc(text: str, source: str) -> Topology:
     """A topology from hwloc's XML: of GPUs if there are any, else of cores."""
     root = parse_xml(text, source)
     machine = next(iter(root.each("object")), None)

@@ -31,7 +31,7 @@ class _Fabric:
     unnamed: list[str] = field(default_factory=list)
 
 
-def read_infiniband(text: str, source: str) -> Topology:
+def parse_infiniband(text: str, source: str) -> Topology:
     """A topology from the output of ibnetdiscover.
 
     The cards of one host may hang on different leaves, one per rail. So hosts are grouped by their set of leaves, and

@@ -31,7 +31,7 @@ class _Host:
     cards: int = 0
 
 
-def read_nccl(text: str, source: str) -> Topology:
+def parse_nccl(text: str, source: str) -> Topology:
     """A topology from a file of NCCL."""
     root = parse_xml(text, source)
     if root.tag != "system":

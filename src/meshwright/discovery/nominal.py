@@ -55,7 +55,10 @@ _BETWEEN_SOCKETS = "between sockets, as NCCL takes it (src/graph/topo.h)"
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A machine that can be bought or rented: GPUs, GB/s of each to the others, and its network in Gbit/s and cards."""
+    """A machine that can be bought or rented: GPUs, GB/s of each to the others, and its network in Gbit/s and cards.
+
+    joins: NVLink joins it with other hosts too.
+    """
 
     gpus: int
     gpu: float
@@ -64,6 +67,7 @@ class NodeType:
     source: str
     fabric: Fabric = Fabric.SWITCH
     reduces: bool = False
+    joins: bool = False
 
     def place(self) -> Place:
         """A host of this type."""
@@ -154,7 +158,7 @@ NODE_TYPES = {
     "p5e.48xlarge": NodeType(8, 450, 3200, 32, _EC2, reduces=True),
     "p5en.48xlarge": NodeType(8, 450, 3200, 16, _EC2, reduces=True),
     "p6-b200.48xlarge": NodeType(8, 900, 3200, 8, _EC2, reduces=True),
-    "p6e-gb200.36xlarge": NodeType(4, 900, 1600, 4, _EC2, reduces=True),
+    "p6e-gb200.36xlarge": NodeType(4, 900, 1600, 4, _EC2, reduces=True, joins=True),
     "a2-highgpu-8g": NodeType(8, 300, 100, 1, _GCE),
     "a2-ultragpu-8g": NodeType(8, 300, 100, 1, _GCE),
     "a2-megagpu-16g": NodeType(16, 300, 100, 1, _GCE),
@@ -162,21 +166,28 @@ NODE_TYPES = {
     "a3-megagpu-8g": NodeType(8, 450, 1600, 8, _GCE, reduces=True),
     "a3-ultragpu-8g": NodeType(8, 450, 3200, 8, _GCE, reduces=True),
     "a4-highgpu-8g": NodeType(8, 900, 3200, 8, _GCE, reduces=True),
-    "a4x-highgpu-4g": NodeType(4, 900, 1600, 4, _GCE, reduces=True),
+    "a4x-highgpu-4g": NodeType(4, 900, 1600, 4, _GCE, reduces=True, joins=True),
     "standard_nd96asr_v4": NodeType(8, 300, 1600, 8, _AZURE),
     "standard_nd96amsr_a100_v4": NodeType(8, 300, 1600, 8, _AZURE),
     "standard_nd96isr_h100_v5": NodeType(8, 450, 3200, 8, _AZURE, reduces=True),
     "standard_nd96isr_h200_v5": NodeType(8, 450, 3200, 8, _AZURE, reduces=True),
     "standard_nd96isr_mi300x_v5": NodeType(8, 448, 3200, 8, _AZURE),
-    "standard_nd128isr_ndr_gb200_v6": NodeType(4, 900, 1600, 4, _AZURE, reduces=True),
+    "standard_nd128isr_ndr_gb200_v6": NodeType(4, 900, 1600, 4, _AZURE, reduces=True, joins=True),
     "dgx-1": NodeType(8, 150, 400, 4, _DGX, Fabric.RING),
     "dgx-a100": NodeType(8, 300, 1600, 8, _DGX),
     "dgx-h100": NodeType(8, 450, 3200, 8, _DGX, reduces=True),
     "dgx-h200": NodeType(8, 450, 3200, 8, _DGX, reduces=True),
     "dgx-b200": NodeType(8, 900, 3200, 8, _DGX, reduces=True),
-    "gb200-nvl72": NodeType(4, 900, 1600, 4, "NVIDIA DGX GB200 reference architecture, one tray", reduces=True),
+    "gb200-nvl72": NodeType(
+        4, 900, 1600, 4, "NVIDIA DGX GB200 reference architecture, one tray", reduces=True, joins=True
+    ),
 }
 """By their names in lower case."""
+
+
+def joins(kind: str) -> bool:
+    """Whether NVLink joins hosts of a type with each other."""
+    return kind.lower() in NODE_TYPES and NODE_TYPES[kind.lower()].joins
 
 
 def node_type(name: str) -> Place:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-from meshwright.discovery.hwloc import read_hwloc
-from meshwright.discovery.infiniband import read_infiniband
+from meshwright.discovery.hwloc import parse_hwloc
+from meshwright.discovery.infiniband import parse_infiniband
 from meshwright.discovery.model import Topology, wrong
-from meshwright.discovery.nccl import read_nccl
-from meshwright.discovery.records import read_aws, read_gcp, read_kubernetes
-from meshwright.discovery.slurm import read_slurm, read_slurm_yaml
-from meshwright.discovery.smi import read_smi
-from meshwright.discovery.table import read_table
+from meshwright.discovery.nccl import parse_nccl
+from meshwright.discovery.records import parse_aws, parse_gcp, parse_kubernetes
+from meshwright.discovery.slurm import parse_slurm, parse_slurm_yaml
+from meshwright.discovery.smi import parse_smi
+from meshwright.discovery.table import parse_table
 from meshwright.text.spec import one_of
 from meshwright.text.yamlfile import read_text
 
@@ -20,16 +20,16 @@ MOST_BYTES = 2**24
 """The most bytes of one file."""
 
 FORMATS: dict[str, Callable[[str, str], Topology]] = {
-    "nccl": read_nccl,
-    "nvidia-smi": read_smi,
-    "hwloc": read_hwloc,
-    "slurm": read_slurm,
-    "slurm-yaml": read_slurm_yaml,
-    "ibnetdiscover": read_infiniband,
-    "aws": read_aws,
-    "gcp": read_gcp,
-    "kubernetes": read_kubernetes,
-    "csv": read_table,
+    "nccl": parse_nccl,
+    "nvidia-smi": parse_smi,
+    "hwloc": parse_hwloc,
+    "slurm": parse_slurm,
+    "slurm-yaml": parse_slurm_yaml,
+    "ibnetdiscover": parse_infiniband,
+    "aws": parse_aws,
+    "gcp": parse_gcp,
+    "kubernetes": parse_kubernetes,
+    "csv": parse_table,
 }
 """How each format is read: from its text, and what messages call the file."""
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from meshwright.discovery.model import MOST_HOSTS, Place, Tier, Topology, tier_name, wrong
-from meshwright.discovery.nominal import NODE_TYPES, gpus
+from meshwright.discovery.nominal import NODE_TYPES, gpus, joins
 from meshwright.text.spec import no_constant, shown
 
 
@@ -38,10 +38,10 @@ def _records(document: Any, keys: Iterable[str], source: str) -> list[Mapping[st
 
 
 def _text(record: Mapping[str, Any], *keys: str) -> str:
-    """The first of these that is a text or a number; empty if there is none."""
+    """The first of these that is a text or a number; empty if there is none. AWS's tools write "null" for none."""
     for key in keys:
         value = record.get(key)
-        if isinstance(value, str | int) and not isinstance(value, bool):
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "null":
             return str(value)
     return ""
 
@@ -73,7 +73,7 @@ def _unknown_types(kinds: Iterable[str], source: str) -> tuple[str, ...]:
     return (f"{source}: nothing is known of the type {', '.join(strange)[:80]}",) if strange else ()
 
 
-def read_aws(text: str, source: str) -> Topology:
+def parse_aws(text: str, source: str) -> Topology:
     """A topology from `aws ec2 describe-instance-topology`: the network nodes of each instance, from the top down."""
     records = _records(parse_json(text, source), ("Instances", "InstanceSet", "instanceSet"), source)
     names = _named((_text(record, "InstanceId", "instanceId") for record in records), source)
@@ -95,7 +95,7 @@ def read_aws(text: str, source: str) -> Topology:
     return Topology(source, tuple(tiers), hosts, notes=_unknown_types(kinds, source))
 
 
-def read_gcp(text: str, source: str) -> Topology:
+def parse_gcp(text: str, source: str) -> Topology:
     """A topology from `gcloud compute instances list --format json`: cluster, block and subblock of each instance."""
     records = _records(parse_json(text, source), ("items", "instances"), source)
     names = _named((_text(record, "name", "instanceId") for record in records), source)
@@ -110,7 +110,7 @@ def read_gcp(text: str, source: str) -> Topology:
             if group := _text(where, kind, kind.replace("subb", "subB")):
                 groups[name] = group
     kinds = [_text(record, "machineType").rpartition("/")[2] for record in records]
-    nvlink = {kind.lower() for kind in kinds} <= {"a4x-highgpu-4g"}  # there a subblock is an NVLink domain
+    nvlink = all(joins(kind) for kind in kinds)  # then a subblock is an NVLink domain
     found = tuple(Tier(kind, groups, nvlink=nvlink and kind == "subblock") for kind, groups in tiers.items() if groups)
     hosts = {name: _place(kind) for name, kind in zip(names, kinds, strict=True)}
     return Topology(source, found, hosts, notes=_unknown_types(kinds, source))
@@ -134,12 +134,12 @@ LABELS = (
 """Labels of nodes that tell where they are, and the kind of the group."""
 
 DOMAINS = ("domain", "clique", "ultraserver")
-"""Kinds of groups whose hosts NVLink joins."""
+"""Kinds of groups whose hosts NVLink may join."""
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
-def read_kubernetes(text: str, source: str) -> Topology:
+def parse_kubernetes(text: str, source: str) -> Topology:
     """A topology from `kubectl get nodes -o json`: labels of topograph, clouds and the GPU operator."""
     records = _records(parse_json(text, source), ("items",), source)
     _named((_text(_inside(record, "metadata"), "name") for record in records), source)
@@ -156,9 +156,15 @@ def read_kubernetes(text: str, source: str) -> Topology:
     for label, kind in LABELS:
         groups = {name: found for name, (labels, _) in nodes.items() if (found := _text(labels, label))}
         if groups:
-            tiers.append(Tier(kind, groups, nvlink=kind in DOMAINS))
+            tiers.append(Tier(kind, groups, nvlink=kind in DOMAINS and all(_joins(nodes[name][0]) for name in groups)))
     hosts = {name: _kubernetes_host(labels, count) for name, (labels, count) in nodes.items()}
     return Topology(source, tuple(tiers), hosts, notes=tuple(notes))
+
+
+def _joins(labels: Mapping[str, Any]) -> bool:
+    """Whether NVLink joins a node with others. Only then it has a clique; a domain may be any group."""
+    product, kind = _text(labels, "nvidia.com/gpu.product"), _text(labels, "node.kubernetes.io/instance-type")
+    return "nvidia.com/gpu.clique" in labels or re.search(r"G[BH][0-9]00", product) is not None or joins(kind)
 
 
 def _gpu_count(record: Mapping[str, Any], labels: Mapping[str, Any], source: str) -> int:

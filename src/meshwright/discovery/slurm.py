@@ -35,7 +35,7 @@ class _Group:
     speed: str = ""
 
 
-def read_slurm(text: str, source: str) -> Topology:
+def parse_slurm(text: str, source: str) -> Topology:
     """A topology from a topology.conf."""
     switches: list[_Group] = []
     blocks: list[_Group] = []
@@ -179,7 +179,7 @@ def _port(speed: str, source: str) -> Port | None:
         return None
 
 
-def read_slurm_yaml(text: str, source: str) -> Topology:
+def parse_slurm_yaml(text: str, source: str) -> Topology:
     """A topology from a topology.yaml; of several the one that is the cluster's default, or else the first."""
     root = compose(text, source, "- {topology: t, tree: {switches: [{switch: s1, nodes: 'n[1-4]'}]}}")
     notes = []

@@ -18,7 +18,7 @@ MOST_LINKS = 18
 """The most NVLinks of a GPU, up to Blackwell: more in a row of the matrix lead through switches."""
 
 
-def read_smi(text: str, source: str) -> Topology:
+def parse_smi(text: str, source: str) -> Topology:
     """A topology from the matrix; colours, the legend and the columns of network cards are skipped."""
     lines = [_COLOURS.sub("", line) for line in text.splitlines()]
     head = next((number for number, line in enumerate(lines) if re.match(r"\s*GPU0\b(?!\s+X)", line)), None)

@@ -13,7 +13,7 @@ HOSTS = ("host", "hosts", "hostname", "node", "nodename", "name", "instance")
 MOST_COLUMNS, MOST_LETTERS = 16, 255
 
 
-def read_table(text: str, source: str) -> Topology:
+def parse_table(text: str, source: str) -> Topology:
     """A topology from lines of comma-separated values.
 
     The first line may name the columns: `host`, any groups like `rack` and `row`, and perhaps `gpus`, how many each
