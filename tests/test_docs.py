@@ -388,8 +388,8 @@ def test_which_commands_take_json() -> None:
     assert sorted(re.findall(r"`([^`]+)`", said[1])) == sorted(without)
 
 
-OTHERS = {"--exclude", "--of", "--node-rank", "--rdzv-backend", "--rankfile", "--strict"}
-"""Options of torchrun, mpirun, srun, lstopo and mypy that the prose names."""
+OTHERS = {"--cases", "--exclude", "--of", "--node-rank", "--rdzv-backend", "--rankfile", "--strict"}
+"""Options of torchrun, mpirun, srun, lstopo, mypy and our own benchmarks that the prose names."""
 
 
 def test_options_in_the_prose_exist() -> None:

@@ -11,8 +11,8 @@ Sets of levels are bits: bit l stands for level l, counted from the outermost.
 For example, the levels node and gpu, which are the bits 01 and 10. A state has four entries: for devices with no zero
 digit, with a zero node digit, with a zero gpu digit, and with both (the first device). An all-reduce starts with
 (0, 0, 0, 0): nothing is scattered, nothing reduced. `ReduceScatter inside node` scatters along gpu, 10, and reduces
-over gpu, 10: every entry becomes the bits 10 10, so (10, 10, 10, 10). `Reduce inside node` leaves something only where
-the gpu digit is zero, whole and reduced over gpu, the bits 10 00: (NOTHING, NOTHING, 8, 8).
+over gpu, 10: every entry becomes 0b1010. `Reduce inside node` leaves something only where the gpu digit is zero, whole
+and reduced over gpu: (NOTHING, NOTHING, 0b1000, 0b1000).
 """
 
 from collections.abc import Collection, Iterator

@@ -63,7 +63,7 @@ class Channel(Protocol):
     def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:
         """Compare a value each under a key: if `judge(values)` returns a message, every rank raises it.
 
-        before: the key of their agreement before this one, which everyone is past.
+        before: the key of their agreement before this one. Everyone has read it, so what is kept for it can be deleted.
         """
 
     def announce(self, key: str, value: Any) -> None:
@@ -73,9 +73,10 @@ class Channel(Protocol):
 class CallCheck:
     """Compares the calls over the same axes with the same goal between the ranks of their group.
 
-    As long as all ranks make the same calls, they compare at the same ones. A rank compares alone where a call is of a
-    new kind to it, but not to the others. It then ends with an error after the timeout, and so do those that wait for
-    it.
+    As long as all ranks make the same calls, they compare at the same ones. For example, all have made calls of 4 MiB
+    and 8 MiB, and now rank 0 makes one of 2 MiB where the others make one of 4 MiB again. Rank 0 compares, as it has
+    not had this kind yet; the others do not, and wait for rank 0 in the collective. So all wait, and all end with an
+    error after the timeout, which `explain` then finds the reason of.
     """
 
     CALLS, BYTES = 64, 2**26
@@ -124,7 +125,8 @@ class CallCheck:
     def explain(self, call: tuple[str, ...], error: EngineError, channel: Channel) -> EngineError:
         """Find out with the others why a call failed: some may have made another one, or none at all.
 
-        Those who wait under the key of this call, because it is of a new kind to them alone, get the answer too.
+        A rank to which this call is of a new kind still waits under its key, so that key is used: it gets the answer
+        too. If the call has been compared already, its key is used up, and another one is taken.
         """
         if len(self.ranks) == 1:
             return error

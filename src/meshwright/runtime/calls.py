@@ -120,7 +120,7 @@ def check_average(op: str, fits: bool, dtype: object, needed: str = "floating po
         raise EngineError(f"op='avg' needs {needed}, not {dtype}: reduce with 'sum', then divide")
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """What calls have in common that are of one reduction, length, dtype and operation."""
 
     role: Role
@@ -134,7 +134,7 @@ class Kind(NamedTuple):
 class Prepared(NamedTuple):
     """A call that can be made."""
 
-    kind: Kind
+    kind: CallKind
     given: Array
     result: Array
     kept: Array  # what the caller gets back, a view of `result`
@@ -149,7 +149,7 @@ class Calls:
         """No call is made yet; there are a role and a check for each of the plan's reductions."""
         self.rank, self.roles, self.checks, self.arrays = rank, roles, checks, arrays
         self.choose, self.notices = Chooser(plan), Notices(plan, rank)
-        self.kinds: dict[tuple[int, str, int, Any], Kind] = {}
+        self.kinds: dict[tuple[int, str, int, Any], CallKind] = {}
 
     def prepare(self, goal: Goal, given: Array, out: Array | None, op: str, over: Over) -> Prepared:
         """Find out which reduction is meant, how large it is, and where its result goes: into `out`, if given."""
@@ -179,7 +179,7 @@ class Calls:
         result = arrays.empty(length, given) if out is None else out
         return Prepared(kind, given, result, result)
 
-    def _kind(self, number: int, op: str, length: int, given: Array) -> Kind:
+    def _kind(self, number: int, op: str, length: int, given: Array) -> CallKind:
         role = self.roles[number]
         goal, cut, size = role.planned.communication.goal, role.cut(length, given.itemsize), length * given.itemsize
         if length:
@@ -187,7 +187,7 @@ class Calls:
         what = f"reduction {number}"
         kind = op if goal.reduces else "any"
         words = ("gives", str(length), "elements of", self.arrays.dtype(given), "to", goal, kind, "of", what)
-        return Kind(role, self.checks[number], length, size, cut, words)
+        return CallKind(role, self.checks[number], length, size, cut, words)
 
     def refuse(self, goal: Goal, over: Over, error: EngineError) -> None:
         """Tell the others, who may be about to compare this call, that this rank cannot make it."""

@@ -55,7 +55,10 @@ class Role:
         return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
 
     def cut(self, length: int, width: int) -> list[Cut]:
-        """The chunks of a payload of `length` elements of `width` bytes; none is smaller than planned."""
+        """The chunks of a payload of `length` elements of `width` bytes.
+
+        A payload that is smaller than planned gets fewer chunks, of about the planned size.
+        """
         planned, flows = self.planned, self.flows
         in_place, whole = planned.communication.goal.in_place, length * width
         if not in_place:

@@ -20,7 +20,7 @@ from meshwright.runtime.role import LaneGroup
 from meshwright.runtime.seats import check_devices, seat
 from meshwright.runtime.waiting import TIMEOUT
 from meshwright.runtime.words import first_line, rank_list
-from meshwright.torch.store import ANSWER, Patience, StoreChannel, default_store, in_time
+from meshwright.torch.channel import ANSWER, Patience, StoreChannel, default_store, in_time
 
 
 def check_initialized() -> None:

@@ -21,11 +21,11 @@ from meshwright.runtime.payload import Room
 from meshwright.runtime.role import LaneGroup, Role, plan_groups
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT, check_timeout
+from meshwright.torch.channel import LATE, Patience, StoreChannel, default_store, leave
 from meshwright.torch.collectives import REDUCED
 from meshwright.torch.executor import ARRAYS, Executor
 from meshwright.torch.groups import backends, check_initialized, give_back, make_groups
 from meshwright.torch.queue import CallQueue, Work
-from meshwright.torch.store import LATE, Patience, StoreChannel, default_store, leave
 
 Op = str | dist.ReduceOp | dist.ReduceOp.RedOpType  # sum, avg, max or min; PyTorch's names for them do too
 Now = Literal[False]  # the values of `async_op`

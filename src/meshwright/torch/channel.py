@@ -110,7 +110,7 @@ class StoreChannel:
     ranks: Sequence[int]
     rank: int
     patience: Patience
-    wake: Callable[[], None] | None = None  # called on the first rank if others are late, and may make them come
+    break_waits: Callable[[], None] | None = None  # called on the first rank if others are late: they may be in a call
 
     def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:
         """Compare a value each under a key; the verdict under the key before can go."""
@@ -137,8 +137,8 @@ class StoreChannel:
         """What the first rank does: it collects the values of all ranks, and publishes the verdict."""
         line.set(f"{key}/{self.rank}", json.dumps(value))
         keys = {f"{key}/{each}": each for each in self.ranks}
-        if not line.arrive(list(keys), self.patience.collect, stop) and self.wake is not None:
-            self.wake()
+        if not line.arrive(list(keys), self.patience.collect, stop) and self.break_waits is not None:
+            self.break_waits()
             line.arrive(list(keys), LATE.collect, stop)
         said = {each: line.get(name) for name, each in keys.items() if line.has([name])}
         missing = [each for each in self.ranks if each not in said]
