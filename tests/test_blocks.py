@@ -15,7 +15,8 @@ from meshwright.placement.matrices import Matrix
 from meshwright.planning import blocks as blocks_module
 from meshwright.planning import search as search_module
 from meshwright.planning.blocks import Blocks
-from meshwright.planning.planner import Planner, Ranking
+from meshwright.planning.planner import Planner
+from meshwright.planning.ranking import Ranking
 from meshwright.planning.search import search
 from meshwright.planning.terms import Found, Problem, Row, Term, rounded
 from meshwright.workload.communication import Communication

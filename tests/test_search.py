@@ -28,6 +28,7 @@ from meshwright import (
 from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
 from meshwright.placement.layout import layout_of
+from meshwright.planning import blocks as blocks_module
 from meshwright.planning import search as search_module
 from meshwright.planning import terms as terms_module
 from meshwright.planning.planner import Planner
@@ -186,6 +187,7 @@ def test_a_million_devices_with_five_levels_and_five_axes() -> None:
 
 def test_a_search_that_grows_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "MAX_NODES", 2)
+    monkeypatch.setattr(blocks_module, "MAX_PLACEMENTS", 0)
     with pytest.raises(TooLargeError, match=r"partial placements the best one is still not certain"):
         Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)]).best(10)
 
@@ -218,3 +220,17 @@ def test_too_many_ways_to_complete_placements_are_refused(monkeypatch: pytest.Mo
         Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)]).best(1)
     with pytest.raises(TooLargeError, match="too many placements to count those that the constraints leave"):
         plan(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)], constraints=[not_across("data", "gpu")])
+
+
+def test_what_has_too_many_bounds_is_left_to_blocks_or_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "MAX_LOOKED", 0)
+    planner = Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 2**20), Reduction(("shard",), 2**24)])
+    assert planner.best(1).candidates[0].placement.matrix == ((4, 1), (1, 4))
+    monkeypatch.undo()
+    system = parse_system(",".join(f"l{k}=16@{k + 1}GB/s" for k in range(8)))
+    what = [Reduction(pair, 2**30) for pair in (("w", "x"), ("y", "z"), ("x", "y"))]
+    planner = Planner(system, dict.fromkeys("wxyz", 256), what)
+    with pytest.raises(TooLargeError, match=r"too many ways to place these axes.* constraints on axes"):
+        planner.best(1)
+    assert len(planner.per_byte) < search_module.MAX_LOOKED
+    assert not planner.models  # no layout was priced

@@ -149,3 +149,14 @@ def test_costs_must_be_numbers_that_are_not_negative() -> None:
 def test_a_shared_graph_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         program_graph(2).edges[()] = ()  # type: ignore[index]
+
+
+def test_more_steps_than_any_program_takes_change_nothing() -> None:
+    def cost(state: State, step: Step) -> float:
+        return 1.0 + sum(state) % 5 + step.grouping.first
+
+    long, longer = program_graph(2, max_steps=9), program_graph(2, max_steps=12)
+    assert long.count() == longer.count() == len(list(longer.programs()))
+    assert list(longer.ranked(cost)) == list(long.ranked(cost))
+    least = longer.least(lambda _levels, state, step: (state, step), lambda kinds: [cost(*kind) for kind in kinds])
+    assert least == next(longer.ranked(cost))[0]

@@ -23,7 +23,8 @@ from meshwright.placement.placement import Placement, count_placements, parse_ax
 from meshwright.planning.constraints import Constraint, ConstraintRule, fixed_row, inside, not_across
 from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan, write_plan
-from meshwright.planning.planner import Ranking, plan
+from meshwright.planning.planner import plan
+from meshwright.planning.ranking import Ranking
 from meshwright.system.model import Fabric, Level, Link, System
 from meshwright.system.read import load_system, parse_system, preset
 from meshwright.workload.communication import Communication, Line, Reduction, Transfer, parse_reduction

@@ -1,6 +1,10 @@
 """`meshwright plan`: where to put the axes, and how to reduce."""
 
+import signal
+import sys
 from collections.abc import Callable
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +12,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, say
+from meshwright.cli.progress import progress
 from meshwright.cli.ranking import Answer, print_answer
 from meshwright.cli.workload import needs
 from meshwright.cost.pipeline import CHUNKS
@@ -19,10 +24,13 @@ from meshwright.planning.orders import habits
 from meshwright.planning.planfile import write_plan
 from meshwright.planning.planner import Planner
 from meshwright.planning.planner import plan as make_plan
+from meshwright.planning.ranking import Ranking, Sofar
 from meshwright.planning.sizes import Choices, check_memory, choose_sizes, with_devices
+from meshwright.runtime.signals import Interrupted
 from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.text.spec import split_items
+from meshwright.text.units import format_seconds
 from meshwright.workload.communication import parse_reduction
 from meshwright.workload.read import load_workload
 
@@ -106,7 +114,9 @@ def plan(
 ) -> None:
     """Rank the placements of the axes, with the best program for each reduction.
 
-    With --placement and one reduction, rank the programs of that placement.
+    With --placement and one reduction, rank the programs of that placement. What takes more than two seconds shows its
+    progress on stderr, if that is a terminal. Ctrl-C ends the search with the best found so far and the gap that is
+    left.
     """
     if bool(reductions) == bool(workload_spec):
         raise SpecError("give either --reduce (one or more) or --workload")
@@ -121,7 +131,7 @@ def plan(
     if choose is not None:
         if workload_spec is None or matrix is not None:
             raise SpecError("--choose needs a --workload that describes its model, and no --placement")
-        choices = _choose(system, workload_spec, choose, axes, as_json, search)
+        choices = _choose(system, workload_spec, choose, axes, search)
         workload = choices.best[0].workload
     elif workload_spec is not None:
         workload = load_workload(workload_spec).workload(axes or None)
@@ -134,31 +144,57 @@ def plan(
         ranking = choices.best[0].ranking
     else:
         placement = None if matrix is None else parse_placement(matrix, system, tuple(axes))
-        ranking = make_plan(system, axes, communications, placement=placement, **search)
+        ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
+    compare = compare and ranking.at_least is None
     found = habits(Planner(system, axes, communications, **settings)) if compare else []
     if out is not None:
         write_plan(ranking.candidates[0], out)
         say(f"wrote the best plan to {out}")
     answer = Answer(axes, ranking, constraints, top, workload, choices, found, matrix is not None)
+    _print(answer, as_json)
+
+
+def _print(answer: Answer, as_json: bool) -> None:
+    """Write an answer; one that is only the best so far ends the command."""
     if as_json:
         print_json(_document(answer))
     else:
         print_answer(answer)
+    if answer.ranking.at_least is not None:
+        sys.exit(128 + signal.SIGINT)
 
 
-def _choose(
-    system: System, workload: str, choose: str, axes: dict[str, int], quiet: bool, search: dict[str, Any]
-) -> Choices:
+def _best_so_far(search: Callable[..., Ranking]) -> Ranking:
+    """The result of a search that shows its progress; where Ctrl-C ends it, what it has found so far."""
+    last: list[Sofar] = []
+
+    def watch(sofar: Sofar) -> None:
+        last[:] = [sofar]
+        found = sofar.found
+        text = f"{found.complete:,} of {sofar.placements:,} placements timed"
+        if found.best:
+            text += f", best so far {format_seconds(found.best[0][0])}, at most {sofar.gap:.1%} above the best"
+        show(text)
+
+    try:
+        with progress() as show:
+            return search(watch=watch)
+    except Interrupted as ended:
+        if ended.number != signal.SIGINT or not last or not last[0].found.best:
+            raise
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more ends it without an answer
+        return last[0].ranking()
+
+
+def _choose(system: System, workload: str, choose: str, axes: dict[str, int], search: dict[str, Any]) -> Choices:
     """The best sizes of the axes to choose; the others have those that are given, or else those of the workload."""
     file = load_workload(workload)
     free = split_items(choose, "axes to choose", "data,tensor,pipeline")
     fixed = axes or {axis: size for axis, size in file.axes.items() if axis not in free}
 
-    def tell(done: int, every: int) -> None:
-        if not quiet and every > 200 and done and done % 200 == 0:
-            say(f"{done} of {every} choices of sizes")
-
-    return choose_sizes(system, file, free, fixed, progress=tell, **search)
+    with progress() as show:
+        tell = lambda done, every: show(f"{done:,} of {every:,} choices of sizes")  # noqa: E731
+        return choose_sizes(system, file, free, fixed, progress=tell, **search)
 
 
 def _document(answer: Answer) -> dict[str, Any]:
@@ -171,7 +207,9 @@ def _document(answer: Answer) -> dict[str, Any]:
         "placements": ranking.placements,
         "evaluated": ranking.evaluated,
         "pruned": ranking.pruned,
-        "gap": ranking.gap,
+        "gap": ranking.gap if isfinite(ranking.gap) else None,
+        "interrupted": ranking.at_least is not None,
+        "at_least_seconds": ranking.at_least,
         "least_seconds": ranking.least_seconds,
         "constraints": [str(constraint) for constraint in answer.constraints],
         "candidates": [candidate.document() for candidate in ranking.candidates],

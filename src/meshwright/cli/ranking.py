@@ -12,7 +12,7 @@ from meshwright.planning.constraints import Constraint
 from meshwright.planning.explain import why
 from meshwright.planning.orders import Habit, gain
 from meshwright.planning.plan import Plan, Planned, ratio
-from meshwright.planning.planner import Ranking
+from meshwright.planning.ranking import Ranking
 from meshwright.planning.sizes import Choices
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_bytes, format_seconds

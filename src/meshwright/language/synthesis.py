@@ -57,7 +57,9 @@ class ProgramGraph:
     def lengths(self) -> dict[State, int]:
         """For each state the possible numbers of steps to the end, as bits: 0b1010 is one step or three."""
         lengths = dict.fromkeys(self.ends, 1)
-        for _ in range(self.max_steps):
+        before: dict[State, int] = {}
+        while lengths != before:  # at most one turn for each step
+            before = dict(lengths)
             for state, edges in self.edges.items():
                 bits = 0
                 for _, after in edges:
@@ -151,8 +153,10 @@ class ProgramGraph:
         """For each number of steps from zero on, the least cost from every state to the end in at most these."""
         _, targets, begins = self._numbered
         left = [np.append(np.full(len(begins) - 1, inf), [0.0, inf])]
-        for _ in range(self.max_steps):
+        for steps in range(self.max_steps):
             left.append(np.append(np.minimum.reduceat(prices + left[-1][targets], begins[:-1]), [0.0, inf]))
+            if np.array_equal(left[-1], left[-2]):  # more steps change nothing
+                return left + left[-1:] * (self.max_steps - steps - 1)
         return left
 
     def ranked(self, cost: Cost) -> Iterator[tuple[float, Program]]:
@@ -172,7 +176,7 @@ class ProgramGraph:
         # What remains from a state: rounded cost and steps, to compare by, and the cost itself.
         nothing_left = dict.fromkeys(self.ends, (0.0, 0, 0.0))
         remaining = [nothing_left]
-        for _ in range(self.max_steps):
+        while len(remaining) <= self.max_steps:
             best = dict(nothing_left)
             later = remaining[-1]
             for state, out in edges.items():
@@ -183,7 +187,8 @@ class ProgramGraph:
                 ]
                 if options:
                     best[state] = min(options)
-            remaining.append(best)
+            # Where one more step changes nothing, no number of steps does.
+            remaining += [best] * (1 if best != later else self.max_steps + 1 - len(remaining))
 
         if self.start not in remaining[self.max_steps]:
             return

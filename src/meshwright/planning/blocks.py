@@ -105,7 +105,11 @@ class Blocks:
 
     def fits(self) -> bool:
         """Whether there are few enough placements and products of rows."""
-        return self.space * len(self.terms) <= MAX_ENTRIES and self.number(0, self.problem.counts) <= MAX_PLACEMENTS
+        if self.space * len(self.terms) > MAX_ENTRIES:
+            return False
+        if self.problem.placements is None:
+            self.problem.placements = self.number(0, self.problem.counts)
+        return self.problem.placements <= MAX_PLACEMENTS
 
     def number(self, position: int, left: Row) -> int:
         """How many ways there are to choose the rows from a position on."""
@@ -229,10 +233,7 @@ class Blocks:
     def _seconds(self, key: int) -> float:
         """The time of a placement, without the constant."""
         if key not in self.timed:
-            chosen, spent = self._chosen(key), 0.0
-            for position in range(self.end):
-                spent = self.problem.exactly(chosen[: position + 1], spent)
-            self.timed[key] = spent
+            self.timed[key] = self.problem.seconds(self._chosen(key))
         return self.timed[key]
 
     def _chosen(self, key: int) -> Matrix:

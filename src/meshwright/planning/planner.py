@@ -1,7 +1,7 @@
 """The planner: from a system, axes and communications to ranked plans; on rings also in the best order of the axes."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from math import inf, prod
 from os import PathLike
 
@@ -13,6 +13,7 @@ from meshwright.cost.library import Library, as_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
+from meshwright.language.goals import Goal
 from meshwright.language.program import Collective, as_collectives
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import Layout, check_links, layout_of
@@ -21,12 +22,12 @@ from meshwright.placement.placement import Placement, check_fit
 from meshwright.planning.constraints import Constraint, allowed_rows
 from meshwright.planning.neighbours import Order, Sharing, best_order
 from meshwright.planning.plan import Plan, Planned, predict
-from meshwright.planning.search import search
-from meshwright.planning.terms import Row, Term
+from meshwright.planning.ranking import Ranking, Sofar
+from meshwright.planning.search import searching
+from meshwright.planning.terms import Found, Problem, Row, Term
 from meshwright.system.model import System
 from meshwright.system.read import as_system
 from meshwright.text.spec import as_tuple, check_type, shown, unknown
-from meshwright.text.units import format_seconds
 from meshwright.workload.communication import Communication, exposed
 from meshwright.workload.workload import Workload
 
@@ -34,47 +35,6 @@ DEFAULT_LIBRARY = "ring"
 
 MAX_TOP = 1_000_000
 """The most candidates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Plans, the fastest first.
-
-    placements: how many matrices there are; evaluated: how many of them were completed and timed. The others cannot be
-    among the candidates: their first rows alone are enough to know that they are no faster than the last candidate.
-    gap: by which share of its time the first may be slower than the best, at most; 0 where it is proven to be the best.
-    least_seconds: on the first one's placement, no program in chunks and no mix of programs takes less.
-    """
-
-    candidates: tuple[Plan, ...]
-    placements: int
-    evaluated: int
-    gap: float = 0.0
-    least_seconds: float | None = None
-
-    @property
-    def pruned(self) -> int:
-        """How many placements were ruled out without completing them."""
-        return self.placements - self.evaluated
-
-    def certificate(self, constraints: Sequence[Constraint] = ()) -> str:
-        """What was searched under the constraints, and what that proves."""
-        total, timed, pruned = self.placements, self.evaluated, self.pruned
-        under = f" with {', '.join(map(str, constraints))}" if constraints else ""
-        if total == 1:
-            searched = f"One placement{under}"
-        elif timed >= total:
-            searched = f"All {total:,} placements{under} were timed"
-        else:
-            searched = f"{total:,} placements{under}: {timed:,} were timed, and bounds rule out the other {pruned:,}"
-        if self.gap:
-            found = f": best found, not proven: a plan may be up to {self.gap:.1%} faster."
-        else:
-            found = ": under the model, none of them is faster." if total > 1 else "."
-        if self.least_seconds is not None:
-            least, where = format_seconds(self.least_seconds), "on it" if total == 1 else "on the best of them"
-            found += f" No program in chunks and no mix of programs takes less than {least} {where}."
-        return searched + found
 
 
 def plan(
@@ -89,13 +49,15 @@ def plan(
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
     max_chunks: int = 1,
+    watch: Callable[[Sofar], object] = lambda _: None,
 ) -> Ranking:
     """The best plans for some communications on a system: which placement, and which program for each reduction.
 
     A system and a library may be given as `load_system` and `load_library` take them. With a `placement`, only that
     one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
     proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
-    chunks that flow through the steps of a program, or of several.
+    chunks that flow through the steps of a program, or of several. `watch` is called now and then with what the search
+    has found so far; it may raise an exception to end the search, and `ranking()` of what it got last is then the best.
 
     >>> from meshwright import Reduction, parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
@@ -109,7 +71,7 @@ def plan(
     constraints = as_tuple(constraints, Constraint, "constraints")
     planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks)
     if placement is None:
-        return planner.best(top, constraints)
+        return planner.best(top, constraints, watch)
     check_type(placement, Placement, "a Placement")
     if placement.system != system or placement.sizes != dict(axes):
         raise PlacementError(
@@ -152,24 +114,34 @@ class Planner:
         self.rings = system.order_matters
         self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
+        self.per_byte: dict[tuple[Goal, Row], float] = {}
         self.models: dict[Row, dict[tuple[object, ...], CostModel]] = {}
         self.searched: dict[tuple[object, ...], Searched] = {}
         self.orders: dict[Matrix, Order] = {}
 
-    def best(self, top: int, constraints: Sequence[Constraint] = ()) -> Ranking:
-        """The best placements, with the best program for each reduction on them."""
+    def best(
+        self, top: int, constraints: Sequence[Constraint] = (), watch: Callable[[Sofar], object] = lambda _: None
+    ) -> Ranking:
+        """The best placements, with the best program for each reduction on them; `watch` as in `plan`."""
         allowed, total = allowed_rows(self.system, self.axes, constraints)
         terms = [self._term(one) for one in self.communications if exposed(one)]
-        best: list[float] = []
+        best: dict[Matrix, float] = {}  # the search may ask twice for the same matrix
 
         def ordered(matrix: Matrix) -> float:
-            order = self._order(matrix, best[-1] if len(best) == top else inf)
-            best[:] = sorted([*best, order.seconds])[:top] if order.rows else best
+            order = self._order(matrix, sorted(best.values())[top - 1] if len(best) >= top else inf)
+            if order.rows:
+                best[matrix] = order.seconds
             return order.seconds
 
         # Where there are ring fabrics, a time depends on who is a neighbour, so on the whole matrix.
         whole = ordered if self.rings else None
-        found = search(tuple(self.axes.values()), self.system.counts, allowed, terms, top, whole)
+        problem = Problem(tuple(self.axes.values()), self.system.counts, allowed, terms, top, whole, total)
+        for found in searching(problem):
+            watch(Sofar(self.ranked, total, found))
+        return self.ranked(found, total)
+
+    def ranked(self, found: Found, total: int) -> Ranking:
+        """The plans of the matrices that a search has found among `total`."""
         plans = [self.plan(self._placed(matrix)) for _, matrix in found.best]
         return self.ranking(tuple(sorted(plans, key=lambda plan: plan.seconds)), total, found.complete)
 
@@ -219,7 +191,10 @@ class Planner:
         no_columns = ((),) * len(self.system.levels)
 
         def low(radices: Row) -> float:
-            return weight * bound(Layout(self.system, radices, no_columns), one.goal, one.bytes)
+            key = one.goal, radices
+            if key not in self.per_byte:
+                self.per_byte[key] = bound(Layout(self.system, radices, no_columns), one.goal, 1)
+            return weight * (one.bytes * self.per_byte[key])
 
         def exact(radices: Row) -> float:
             return weight * self._fastest(one, Layout(self.system, radices, no_columns))

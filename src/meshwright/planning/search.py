@@ -8,20 +8,35 @@ time of the last candidate. Where that takes long, because many placements are n
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf, prod
 
 from meshwright.errors import TooLargeError
 from meshwright.placement.matrices import Matrix, rows
 from meshwright.planning.blocks import Blocks
-from meshwright.planning.terms import MAX_WORK, Found, Problem, Row, Term, added, over, product, rounded, times
+from meshwright.planning.terms import (
+    MAX_WORK,
+    Found,
+    Problem,
+    Row,
+    Term,
+    added,
+    over,
+    product,
+    rounded,
+    times,
+    too_many_ways,
+)
 
-MAX_NODES = 4_000_000
+MAX_NODES = 1_000_000
 """More partial placements than this are not kept."""
 
 PATIENCE = 10_000
 """When more partial placements than this were looked at, the search goes on in blocks."""
+
+MAX_LOOKED = 100_000
+"""Bounds that are minima over more products of rows than this, all together, are not computed."""
 
 REPORTED = 64
 """After each time this many partial placements were continued, the search says what it has found."""
@@ -47,11 +62,20 @@ def search(
 def searching(problem: Problem) -> Iterator[Found]:
     """What is found so far, now and then; the last of all is proven."""
     first, blocks = _BestFirst(problem), Blocks(problem)
-    for found in first.run():
-        yield found
-        if not found.proven and first.pushed > PATIENCE and blocks.fits():
-            yield from blocks.run()
+    try:
+        for found in first.run():
+            yield found
+            if not found.proven and first.pushed > PATIENCE and blocks.fits():
+                break
+        else:
             return
+    except TooLargeError:
+        if not blocks.fits():
+            raise
+    for found in blocks.run():
+        # What was known before counts until something better is.
+        best, least = found.best or first.some, max(found.at_least, first.at_least)
+        yield found if found.proven else replace(found, best=best, at_least=least)
 
 
 def count_allowed(sizes: Sequence[int], counts: Row, allowed: Callable[[int, Row], bool]) -> int:
@@ -101,10 +125,12 @@ class _BestFirst:
         self.sizes, self.stages, self.rows = problem.sizes, problem.stages, problem.rows
         self.rest: dict[tuple[int, int, Row | None, Row], float] = {}
         self.best: list[tuple[float, Matrix]] = []
-        self.complete = self.expanded = self.pushed = 0
+        self.some: tuple[tuple[float, Matrix], ...] = ()  # the best, or what was completed before that is known
+        self.at_least = 0.0
+        self.complete = self.expanded = self.pushed = self.looked = 0
         self.heap: list[Node] = []
 
-    def at_least(self, position: int, row: Row) -> float:
+    def least(self, position: int, row: Row) -> float:
         """A lower bound on the terms that are complete with an axis, if it has this row, whatever the others have."""
         known = self.stages[position].least
         if row not in known:
@@ -112,7 +138,9 @@ class _BestFirst:
             for term in self.stages[position].closed:
                 size = prod(self.sizes[k] for k in term.axes if k != position)
                 options = list(rows(size, over(self.problem.counts, row)))
-                self.problem.count(len(options))
+                self.looked += len(options)
+                if self.looked > MAX_LOOKED:
+                    raise too_many_ways()
                 least += min([term.low(times(row, others)) for others in options])
             known[row] = least
         return known[row]
@@ -130,7 +158,7 @@ class _BestFirst:
         if left not in known:
             known[left] = min(
                 (
-                    self.at_least(position, row) + self.bound(position + 1, over(left, row))
+                    self.least(position, row) + self.bound(position + 1, over(left, row))
                     for row in self.rows(position, left)
                 ),
                 default=inf,
@@ -204,18 +232,28 @@ class _BestFirst:
             for node in self._extended(path, partial):
                 self.pushed += 1
                 heappush(heap, node)
+            if heap and self.expanded % REPORTED == 0:
+                yield self._found(False)
             if len(heap) > MAX_NODES:
                 raise TooLargeError(
                     f"after {self.expanded:,} partial placements the best one is still not certain; constraints on the "
                     "axes (an axis inside a level, or a fixed row) make the search smaller"
                 )
-            if self.expanded % REPORTED == 0:
-                yield self._found(False)
         yield self._found(True)
 
     def _found(self, proven: bool) -> Found:
-        first = self.best[0][0] if self.best else self.heap[0][0] + self.problem.constant if self.heap else inf
-        return Found(tuple(self.best), self.complete, self.expanded, first, proven)
+        constant = self.problem.constant
+        if not self.best and not self.some and self.heap:
+            self.some = (self._completed(*self.heap[0]),)
+        self.some = tuple(self.best) or self.some
+        self.at_least = self.best[0][0] if self.best else self.heap[0][0] + constant if self.heap else inf
+        return Found(self.some, self.complete, self.expanded, self.at_least, proven)
+
+    def _completed(self, _bound: float, path: tuple[int, ...], partial: _Partial) -> tuple[float, Matrix]:
+        """A partial placement with the row of the least bound, again and again, and its time."""
+        while len(partial.chosen) < len(self.sizes):
+            _, path, partial = min(self._extended(path, partial))
+        return self.problem.seconds(partial.chosen) + self.problem.constant, self.problem.matrix(partial.chosen)
 
     def _extended(self, path: tuple[int, ...], partial: _Partial) -> Iterator[Node]:
         """A partial placement with every row that the next axis may have."""

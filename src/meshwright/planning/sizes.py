@@ -13,7 +13,8 @@ from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.layout import check_links
 from meshwright.placement.placement import AXES_EXAMPLE
 from meshwright.planning.constraints import Constraint, ConstraintRule, check_constraint
-from meshwright.planning.planner import DEFAULT_LIBRARY, Planner, Ranking
+from meshwright.planning.planner import DEFAULT_LIBRARY, Planner
+from meshwright.planning.ranking import Ranking
 from meshwright.system.model import System
 from meshwright.text.spec import check_names
 from meshwright.text.units import format_amount

@@ -76,14 +76,16 @@ class Problem:
         terms: Sequence[Term],
         top: int,
         total: Callable[[Matrix], float] | None = None,
+        placements: int | None = None,
     ) -> None:
-        """As `search` takes them."""
+        """As `search` takes them; placements: how many matrices there are, where that is known."""
         if total is not None:  # then the terms are bounds, and nothing else
             terms = [Term(term.axes, term.low, term.low) for term in terms]
         simple = [smaller(term, frozenset(range(len(sizes))), counts) for term in terms]
         self.order = best_order(len(sizes), [term.axes for term in simple])
         self.sizes = [sizes[axis] for axis in self.order]
         self.counts, self.allowed, self.top, self.total = counts, allowed, top, total
+        self.placements = placements
         self.constant = sum(term.exact(()) for term in simple if not term.axes)
         self.stages = stages(self.order, [term for term in simple if term.axes])
         self.work = 0
@@ -94,20 +96,12 @@ class Problem:
         key = position, left
         if key not in self.choices:
             axis = self.order[position]
-            self.count(1)
             options: Iterable[Row] = [left] if position == len(self.sizes) - 1 else rows(self.sizes[position], left)
             self.choices[key] = [row for row in options if self.allowed(axis, row)]
-            self.count(len(self.choices[key]))
+            self.work += 1 + len(self.choices[key])
+            if self.work > MAX_WORK:
+                raise too_many_ways()
         return self.choices[key]
-
-    def count(self, work: int) -> None:
-        """Give up where there is too much to look at."""
-        self.work += work
-        if self.work > MAX_WORK:
-            raise TooLargeError(
-                "there are too many ways to place these axes to find the best; constraints on axes (an axis inside a "
-                "level, or a fixed row) make the search smaller"
-            )
 
     def exactly(self, chosen: Matrix, spent: float) -> float:
         """The time of the complete terms with that of those that the last row completes; `spent` is without these.
@@ -118,9 +112,26 @@ class Problem:
             return self.total(self.matrix(chosen)) - self.constant
         return spent + added([term.exact(product(chosen, term.axes)) for term in self.stages[len(chosen) - 1].closed])
 
+    def seconds(self, chosen: Matrix) -> float:
+        """The time of a whole matrix, without the constant."""
+        if self.total is not None:
+            return self.exactly(chosen, 0.0)
+        spent = 0.0
+        for position in range(len(chosen)):
+            spent = self.exactly(chosen[: position + 1], spent)
+        return spent
+
     def matrix(self, chosen: Matrix) -> Matrix:
         """The rows in the order of the axes as they were given."""
         return tuple(chosen[self.order.index(axis)] for axis in range(len(chosen)))
+
+
+def too_many_ways() -> TooLargeError:
+    """The refusal of what cannot be searched."""
+    return TooLargeError(
+        "there are too many ways to place these axes to find the best; constraints on axes (an axis inside a level, or "
+        "a fixed row) make the search smaller"
+    )
 
 
 def stages(order: Sequence[int], terms: Sequence[Term]) -> list[Stage]:

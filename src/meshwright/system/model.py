@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from math import prod
 
 from meshwright.errors import SpecError
@@ -91,7 +92,7 @@ class Level:
         check_type(self.link, Link, f"a Link for the level {shown(self.name)}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class System:
     """Levels, outermost first. Devices are numbered in mixed radix, the outermost level most significant.
 
@@ -124,7 +125,7 @@ class System:
                 "second"
             )
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """The count of each level."""
         return tuple(level.count for level in self.levels)
@@ -134,7 +135,7 @@ class System:
         """The number of devices."""
         return prod(self.counts)
 
-    @property
+    @cached_property
     def order_matters(self) -> bool:
         """Whether times depend on the order of the axes inside a level."""
         return any(level.link.fabric.neighbours_only for level in self.levels)
