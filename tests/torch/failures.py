@@ -16,7 +16,7 @@ import torch.distributed as dist
 from meshwright import (
     Goal,
 )
-from meshwright.torch import Reducer, store
+from meshwright.torch import Reducer, channel
 from tests.engines import hierarchical, pipelined_plan, refused
 from tests.torch.models import trained
 from tests.torch.programs import gloo
@@ -73,14 +73,14 @@ def far_away(rank: int) -> bool:
 
 def _hear_late() -> None:
     """Take half a second longer to notice what others say."""
-    arrive = store.Line.arrive
+    arrive = channel.Line.arrive
 
     def late(*given: Any) -> bool:
         heard = arrive(*given)
         time.sleep(0.5)
         return heard
 
-    setattr(store.Line, "arrive", late)  # noqa: B010
+    setattr(channel.Line, "arrive", late)  # noqa: B010
 
 
 def late_listeners(rank: int, what: str) -> str:
