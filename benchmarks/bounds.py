@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from math import prod
 from pathlib import Path
 from random import Random
@@ -191,8 +192,8 @@ def _cell(counts: dict[str, int]) -> str:
 def write_document(found: dict[str, Any], document: Path) -> None:
     """The table takes the place of the last one."""
     before, _, rest = document.read_text().partition(MARK)
-    after = rest.lstrip("\n").partition("\n\n")[2]
-    document.write_text("\n".join([before + MARK, "", *table(found), "", after]))
+    after = dropwhile(lambda line: not line or line.startswith("|"), rest.splitlines())
+    document.write_text("\n".join([before + MARK, "", *table(found), "", *after]) + "\n")
 
 
 def main() -> None:
@@ -212,7 +213,8 @@ def main() -> None:
         examine(chosen.seed, found["cases"], min(found["cases"] + KEPT_EVERY, chosen.cases), found)
         chosen.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         print(f"{found['cases']:,} cases, {len(found['below'])} below the bound", file=sys.stderr, flush=True)
-    print("\n".join(table(found)))
+    below, total = len(found["below"]), found["cases"]
+    print("\n".join([*table(found), "", f"{total:,} cases, {below} below the bound"]))
     if chosen.out == RESULTS:
         write_document(found, DOCUMENT)
     sys.exit("\n".join(found["below"]) or 0)
