@@ -60,7 +60,7 @@ class Naive:
 
     def turns(self, algorithm: str, collective: Collective, members: list[int]) -> int:
         """How often everyone sends in a ring that is closed, if there is one; it comes first."""
-        size, collective = len(members), done_as(algorithm, collective)
+        size, collective = len(members), done_as(algorithm, collective, self.rotates)
         if algorithm == "ring-gather":
             return size - 1
         if algorithm == "halving" and any(fan & (fan - 1) for fan in self.fans(members)):
@@ -96,7 +96,7 @@ class Naive:
     def phases(
         self, algorithm: str, collective: Collective, members: list[int]
     ) -> list[tuple[list[list[Edge]], float]]:
-        size, collective = len(members), done_as(algorithm, collective)
+        size, collective = len(members), done_as(algorithm, collective, self.rotates)
         one = 1.0
         path = sum(self.latency(a, b) for a, b in pairwise(members))
         # Round a ring, the slowest chunk takes every edge but one of the cheapest kind, that between neighbours.
@@ -111,6 +111,8 @@ class Naive:
                 Collective.BROADCAST: (one, 1),
             }[collective]
             orders = self.turned(members) if self.rotates else [list(range(size))]
+            if algorithm == "two-way-ring":
+                orders += [order[::-1] for order in orders]
             if collective in (Collective.BROADCAST, Collective.REDUCE):
                 # Every ring is followed from the root on, until it would come back to it.
                 chains = [pairwise(order[order.index(0) :] + order[: order.index(0)]) for order in orders]
@@ -120,8 +122,6 @@ class Naive:
             if self.handshake:  # nobody's next message is ahead of anybody's last
                 around = zip(members, [*members[1:], members[0]], strict=True)
                 cycle = (size - 1) * max(self.latency(a, b) for a, b in around)
-            if algorithm == "two-way-ring":
-                orders += [order[::-1] for order in orders]
             return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * cycle)]
         if algorithm == "direct":
             amount = one if collective is Collective.ALL_GATHER else 1 / size
@@ -330,10 +330,13 @@ def search_tree(size: int) -> list[tuple[int, int]]:
     return [(v - 1, child - 1) for v in numbers for child in children[v].values()]
 
 
-def done_as(algorithm: str, collective: Collective) -> Collective:
+def done_as(algorithm: str, collective: Collective, rotates: bool) -> Collective:
     """Without a root, a reduction and a broadcast are an all-reduce."""
     rooted = collective in (Collective.REDUCE, Collective.BROADCAST)
-    rootless = algorithm in ("two-way-ring", "direct", "recursive", "doubling", "tree")
+    rootless = algorithm in ("direct", "recursive", "doubling", "tree") or (algorithm, rotates) == (
+        "two-way-ring",
+        False,
+    )
     return Collective.ALL_REDUCE if rooted and rootless else collective
 
 

@@ -47,6 +47,14 @@ def test_of_two_nodes_some_rings_come_back_to_that_of_the_root() -> None:
         assert best.default_seconds == pytest.approx(2.5)
 
 
+@pytest.mark.parametrize("goal", [Goal.REDUCE, Goal.BROADCAST])
+def test_a_root_on_a_ring_sends_both_ways(goal: Goal) -> None:
+    system = System("ring", (Level("x", 8, Link(1e9, fabric=Fabric.RING)),))
+    best = plan(system, {"a": 8}, [Reduction(("a",), 10**9, goal=goal)], library="ideal").candidates[0]
+    assert best.seconds == pytest.approx(0.5)
+    assert best.bound_seconds == pytest.approx(0.5)
+
+
 def test_switches_add_up_over_several_levels() -> None:
     reducing = Link(1e9, reduces=True)
     for inner, seconds in ((reducing, 1.0), (replace(reducing, bypass=True), 1.875), (Link(1e9), 1.875)):

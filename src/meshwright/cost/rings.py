@@ -93,11 +93,22 @@ def _ends(instances: int, missing: float) -> float:
 
 
 def two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> Phases | None:
-    """Half of the payload round the ring each way, so that links between neighbours carry as much either way."""
-    if collective in ROOTED:
+    """Half of the payload round the ring each way, so that links between neighbours carry as much either way.
+
+    With a root there must be rotating rings: one ring in rank order would lack other edges one way than the other.
+    """
+    rooted = collective in ROOTED
+    if rooted and not rotates:
         return None
     (one_way,) = ring(collective, shape, rotates)
     levels = list(one_way.levels)
+    if rooted:
+        # Of three instances, each way lacks an edge out of another one, so the busiest lacks half of an edge.
+        missing = 1 / inside(shape)[0]
+        levels = [
+            replace(traffic, outer=2 - missing / 2) if prod(shape[:level]) == 3 else traffic
+            for level, traffic in enumerate(levels)
+        ]
     if not rotates:
         for level, (traffic, members) in enumerate(zip(levels, inside(shape), strict=True)):
             # A child passes on one half each way; of two children in an outer ring, each only to the other.
@@ -108,7 +119,10 @@ def two_way_ring(collective: Collective, shape: Shape, rotates: bool) -> Phases 
     def pairs(level: int) -> Pairs:
         for child, other, amount, sender, receiver in one_way.pairs(level):
             yield Sent(child, other, amount / 2, sender, receiver)
-            yield Sent(other, child, amount / 2, receiver, sender)
+            if rooted:  # the mirrored ring begins at the root too
+                yield Sent(-child % shape[level], -other % shape[level], amount / 2, sender, receiver)
+            else:
+                yield Sent(other, child, amount / 2, receiver, sender)
 
     return (replace(one_way, levels=tuple(levels), pairs=pairs, sent=2 * one_way.sent),)
 
