@@ -123,7 +123,13 @@ def test_the_time_of_chunks_is_that_of_every_choice_tried(
     levels = len(found.model.layout.levels)
     programs = [(pick_program(data, levels, found.goal, 4 - len(counts)), count) for count in counts]
     pipelined = Pipelined(tuple(programs))
-    assert found.seconds(pipelined) == pytest.approx(slowly(found, pipelined), rel=1e-9)
+    seconds, best = found.seconds(pipelined), slowly(found, pipelined)
+    if len(programs) == 1 or not found.model.library.adapts:
+        assert seconds == pytest.approx(best, rel=1e-9)
+    else:  # programs that share the chunks choose one after the other
+        model = found.model
+        alone = Pipeline(CostModel(model.layout, replace(model.library, adapts=False), model.payload), found.goal)
+        assert best * (1 - 1e-9) <= seconds <= alone.seconds(pipelined) * (1 + 1e-9)
     if len(programs) == 1:
         costs = found.costs(pipelined)
         assert len(costs) == len(pipelined.program.steps)

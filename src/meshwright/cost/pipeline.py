@@ -33,6 +33,9 @@ NEARLY = 0.02
 """Of numbers of chunks whose times differ by less than this share, the smallest is taken: every chunk costs a little
 more than the model knows."""
 
+ROUNDS = 10
+"""How often the programs of a mix choose their algorithms anew, at most."""
+
 NEVER = 1e200
 """The seconds of what cannot be used."""
 
@@ -62,6 +65,7 @@ class Pipeline:
         self._models = {1: model}
         self._options: dict[tuple[StepKind, tuple[int, ...]], Options] = {}
         self._priced: dict[tuple[int, LibraryRule], list[_Priced]] = {}
+        self._chosen: dict[tuple[Program, tuple[int, ...]], _Choices] = {}
 
     def seconds(self, pipelined: Pipelined) -> float:
         """The time of all chunks: that of the first chunk, then a period for each of the others."""
@@ -124,42 +128,59 @@ class Pipeline:
     def _fastest(
         self, shares: Sequence[tuple[Program, int]], counts: tuple[int, ...]
     ) -> tuple[Table, NDArray[np.int64]]:
-        """For each number of chunks, the time of programs that share them, and the chosen option of every step.
+        """For each number of chunks, the time of programs that share them, and the options of the first one's steps.
 
-        All choices are compared, but of a choice for the first steps that is no better than another one in anything,
-        no continuation is looked at.
+        A program takes the best of all choices, given those of the others. Several programs begin with what is fastest
+        for each step alone, and choose anew one after the other until none changes its choice.
         """
-        width = 3 + len(self.model.layout.system.levels)
-        everything = _Choices(np.zeros((len(counts), 1, width)), np.zeros((1, 0), dtype=np.int64))
-        total = sum(count for _, count in shares)
-        for program, count in shares:
-            one = _Choices(np.zeros((len(counts), 1, width)), np.zeros((1, 0), dtype=np.int64))
+        choices = [self._choices(program, counts) for program, _ in shares]
+        tables = [each.table.copy() for each in choices]
+        for table, (_, count) in zip(tables, shares, strict=True):
+            table[:, :, 1:] *= count / sum(many for _, many in shares)
+        every, later = np.arange(len(counts)), np.array(counts)[:, None] - 1
+        picked = np.array([table[:, :, 0].argmin(axis=1) for table in tables])
+        taken = np.array([table[every, one] for table, one in zip(tables, picked, strict=True)])
+        for _ in range(ROUNDS):
+            before = picked.copy()
+            for k, table in enumerate(tables):
+                others = np.delete(taken, k, axis=0)
+                together = table + others.sum(axis=0)[:, None]
+                largest = others[:, :, :2].max(axis=0, initial=0.0)
+                together[:, :, :2] = np.maximum(table[:, :, :2], largest[:, None])
+                times = together[:, :, 0] + later * together[:, :, 1:].max(axis=2)
+                picked[k] = times.argmin(axis=1)
+                taken[k] = table[every, picked[k]]
+            if len(tables) == 1 or (picked == before).all():
+                break
+        return times[every, picked[-1]], choices[0].picked[picked[0]]
+
+    def _choices(self, program: Program, counts: tuple[int, ...]) -> "_Choices":
+        """All choices of algorithms for the steps of a program that may be best in something."""
+        key = program, counts
+        if key not in self._chosen:
+            width = 3 + len(self.model.layout.system.levels)
+            found = _Choices(np.zeros((len(counts), 1, width)), np.zeros((1, 0), dtype=np.int64))
             for kind in self._kinds(program):
-                table = self.options(kind, counts).table
-                one = one.joined(_Choices(table, np.arange(table.shape[1])[:, None]), slice(1, 2))
-            one.table[:, :, 1:] *= count / total
-            everything = everything.joined(one, slice(0, 2))
-        periods = everything.table[:, :, 1:].max(axis=2)
-        times = everything.table[:, :, 0] + (np.array(counts) - 1)[:, None] * periods
-        best = times.argmin(axis=1)
-        return np.take_along_axis(times, best[:, None], axis=1)[:, 0], everything.picked[best]
+                found = found.followed(self.options(kind, counts).table)
+            self._chosen[key] = found
+        return self._chosen[key]
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """Choices of algorithms for some steps: a table as in `Options`, and which option of each step was picked."""
+    """Choices of algorithms for the first steps of a program: a table as in `Options`, and the options picked."""
 
     table: Table
     picked: NDArray[np.int64]
 
-    def joined(self, other: "_Choices", largest: slice) -> "_Choices":
-        """Every choice of the one with every choice of the other; what is not a sum is the larger of both."""
-        mine, others = self.table[:, :, None], other.table[:, None]
-        table = mine + others
-        table[..., largest] = np.maximum(mine[..., largest], others[..., largest])
-        many, more = self.table.shape[1], other.table.shape[1]
+    def followed(self, step: Table) -> "_Choices":
+        """Every choice with every option of the next step, without those that are nowhere better than another."""
+        mine, next_one = self.table[:, :, None], step[:, None]
+        table = mine + next_one
+        table[..., 1] = np.maximum(mine[..., 1], next_one[..., 1])
+        many, more = self.table.shape[1], step.shape[1]
         table = table.reshape(len(table), many * more, -1)
-        picked = np.hstack([np.repeat(self.picked, more, axis=0), np.tile(other.picked, (many, 1))])
+        picked = np.column_stack([np.repeat(self.picked, more, axis=0), np.tile(np.arange(more), many)])
         kept = _undominated(table)
         return _Choices(table[:, kept], picked[kept])
 
@@ -169,11 +190,9 @@ def _undominated(table: Table) -> NDArray[np.int64]:
     many = table.shape[1]
     if many == 1:
         return np.zeros(1, dtype=np.int64)
-    covers = (table[:, :, None] <= table[:, None]).all(
-        axis=(0, 3)
-    )  # whether the first is nowhere worse than the second
-    equal_before = np.triu(np.ones((many, many), dtype=bool), 1)
-    found: NDArray[np.int64] = np.flatnonzero(~(covers & (~covers.T | equal_before)).any(axis=0))
+    covers = (table[:, :, None] <= table[:, None]).all(axis=(0, 3))  # whether one is nowhere worse than another
+    before = np.triu(np.ones((many, many), dtype=bool), 1)
+    found: NDArray[np.int64] = np.flatnonzero(~(covers & (~covers.T | before)).any(axis=0))
     return found
 
 
