@@ -43,21 +43,23 @@ def described(
     host, and describes one without a name, is of that host.
     """
     known = set(names)
-    own: dict[str, list[Place]] = {name: [] for name in names}
+    tables = [topology.hosts for topology in topologies if topology.hosts]
     every: list[Place] = []
     for topology in topologies:
-        for name in known & topology.hosts.keys():
-            own[name].append(topology.hosts[name])
         if topology.every is not None:
             stem = topology.name or Path(topology.source).stem
-            (own[stem] if stem in known else every).append(topology.every)
+            if stem in known:
+                tables.append({stem: topology.every})
+            else:
+                every.append(topology.every)
     made: dict[tuple[int, ...], Place] = {}  # hosts that are described by the same things are the same
     hosts = {}
     for name in names:
-        key = tuple(map(id, own[name]))
+        own = [table[name] for table in tables if name in table]
+        key = tuple(map(id, own))
         if key not in made:
-            made[key] = _combined(own[name], every, node)
-        hosts[name] = replace(made[key], name=name)
+            made[key] = _combined(own, every, node)
+        hosts[name] = Place(HOST, name, made[key].children, made[key].port)
     return hosts, _alike(hosts)
 
 

@@ -18,7 +18,11 @@ _PORT = re.compile(
 _RATE = re.compile(r"\b\d{1,2}x[A-Z]DR(?:10)?\b")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?:[ /](?:mlx|mthca|HCA|hfi|ib|bnxt|irdma|qedr|rocep|roceo)[\w-]*)?")
 
-MOST_TIERS = 6
+MOST_TIERS, MOST_PORTS = 6, 2048
+"""The most switches above one another, and the most ports of one."""
+
+_Group = tuple[str, list[float]]
+"""The name of a group of switches, and the rates of its links upwards."""
 
 
 @dataclass
@@ -51,7 +55,8 @@ def parse_infiniband(text: str, source: str) -> Topology:
                 f"{source}: {host} has links to {len(sets[host])} of the {len(whole[host])} leaves of its group"
             )
     ranks = _ranks(fabric, set().union(*sets.values()))
-    tiers_above = {leaves: _above(fabric, ranks, leaves) for leaves in dict.fromkeys(whole.values())}
+    known: dict[frozenset[str], list[_Group]] = {}
+    tiers_above = {leaves: _above(fabric, ranks, leaves, 0, known) for leaves in dict.fromkeys(whole.values())}
     ports: dict[str, Port] = {}
     for path in tiers_above.values():
         for group, uplinks in path:
@@ -65,10 +70,10 @@ def parse_infiniband(text: str, source: str) -> Topology:
 
 def _parse(text: str, source: str) -> _Fabric:
     fabric = _Fabric()
-    switch = ""
+    switch, ports = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         if match := _SWITCH.match(line):
-            switch = match[1].lower()
+            switch, ports = match[1].lower(), 0
             if switch in fabric.names:
                 raise wrong(source, number, f"switch {switch} is listed twice")
             fabric.names[switch] = match[2].partition(";")[2] or match[2]
@@ -81,6 +86,9 @@ def _parse(text: str, source: str) -> _Fabric:
                 raise wrong(
                     source, number, f'{line[:60]!r}; expected a port like [1] "H-…"[1](…) # "host mlx5_0" lid 1 4xNDR'
                 )
+            ports += 1
+            if ports > MOST_PORTS:
+                raise wrong(source, number, f"more than {MOST_PORTS} ports of switch {switch}")
             _link(fabric, switch, match, source, number)
     return fabric
 
@@ -103,10 +111,13 @@ def _link(fabric: _Fabric, switch: str, match: re.Match[str], source: str, line:
 def _completed(sets: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """The leaves of each host, with those that it lacks, if it has a part of one set that other hosts have."""
     counted = Counter(sets.values())
-    common = [leaves for leaves, hosts in counted.items() if hosts > 1]
+    common: dict[str, list[frozenset[str]]] = {}
+    for leaves, hosts in counted.items():
+        for leaf in leaves if hosts > 1 else ():
+            common.setdefault(leaf, []).append(leaves)
     whole: dict[frozenset[str], frozenset[str]] = {}
     for leaves in counted:
-        larger = [other for other in common if leaves < other]
+        larger = [other for other in common.get(min(leaves), []) if leaves < other]
         whole[leaves] = larger[0] if len(larger) == 1 else leaves
     return {host: whole[leaves] for host, leaves in sets.items()}
 
@@ -121,19 +132,18 @@ def _ranks(fabric: _Fabric, leaves: set[str]) -> dict[str, int]:
     return ranks
 
 
-def _above(fabric: _Fabric, ranks: dict[str, int], leaves: frozenset[str]) -> list[tuple[str, list[float]]]:
-    """The groups of switches above a set of leaves, these first, each with the rates of its links upwards."""
-    path = []
-    group = leaves
-    for rank in range(MOST_TIERS):
-        links = [
-            (peer, rate) for switch in group for peer, rate in fabric.up.get(switch, []) if ranks.get(peer) == rank + 1
-        ]
-        path.append((_label(fabric, group), [rate for _, rate in links]))
-        if not links:
-            return path
-        group = frozenset(peer for peer, _ in links)
-    raise SpecError(f"more than {MOST_TIERS} tiers of switches above {_label(fabric, leaves)}")
+def _above(
+    fabric: _Fabric, ranks: dict[str, int], group: frozenset[str], rank: int, known: dict[frozenset[str], list[_Group]]
+) -> list[_Group]:
+    """A group of switches of one rank and the groups above it, each with the rates of its links upwards."""
+    if group not in known:
+        if rank >= MOST_TIERS:
+            raise SpecError(f"more than {MOST_TIERS} tiers of switches below {_label(fabric, group)}")
+        links = [(peer, rate) for one in group for peer, rate in fabric.up.get(one, []) if ranks.get(peer) == rank + 1]
+        here = (_label(fabric, group), [rate for _, rate in links])
+        peers = frozenset(peer for peer, _ in links)
+        known[group] = [here, *(_above(fabric, ranks, peers, rank + 1, known) if peers else [])]
+    return known[group]
 
 
 def _label(fabric: _Fabric, group: frozenset[str]) -> str:

@@ -19,6 +19,10 @@ SWITCH_CLASS = "0x0680"
 """The PCI class of NVSwitches, in the attribute tclass of a link."""
 
 
+MOST_GPUS = 576
+"""The most GPUs of one host."""
+
+
 @dataclass
 class _Host:
     """What is found of one host while its elements are read."""
@@ -82,6 +86,8 @@ def _pci(found: _Host, root: Element, attached: dict[str, str], tagged: bool, so
         if not elements and not tagged and pci.get("class").startswith(GPU_CLASSES):
             elements = [pci]
         for element in elements:
+            if len(found.gpus) >= MOST_GPUS:
+                raise wrong(source, element.line, f"more than {MOST_GPUS} GPUs in one host")
             gpu = _gpu(element, f"gpu{element.get('dev') or len(found.gpus)}", source)
             while gpu.name in found.gpus:  # several ranks on one GPU
                 gpu.name += "'"
