@@ -5,22 +5,20 @@
 
 import json
 import platform
-import resource
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright import Goal, Reduction, Transfer, TransferKind, load_system, load_workload, parse_axes, parse_system
+from benchmarks.scale import RESULTS, measure
+from meshwright import load_system, load_workload, parse_axes
 from meshwright.export.mesh import mesh_code
 from meshwright.planning.orders import Habit, gain, habits
 from meshwright.planning.plan import Plan
 from meshwright.planning.planner import Planner
 from meshwright.text.units import format_seconds
-from meshwright.workload.communication import Communication
 from meshwright.workload.workload import derive
 
-RESULTS = Path(__file__).parent / "results" / "workloads.json"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "comparison.md"
 
 
@@ -87,38 +85,6 @@ def _habit(one: Habit, best: Plan) -> dict[str, Any]:
     }
 
 
-def scale() -> dict[str, Any]:
-    """How long the search takes where there are millions of placements."""
-    found: dict[str, Any] = {}
-    axes = ("data", "shard", "tensor", "pipeline", "expert")
-    what: list[Communication] = [
-        Reduction(("data", "expert"), 2**28),
-        Reduction(("data",), 2**27),
-        Reduction(("data", "shard"), 2**20),
-        Reduction(("shard",), 2**26, 160, Goal.ALL_GATHER),
-        Reduction(("shard",), 2**27, 80, Goal.REDUCE_SCATTER),
-        Reduction(("tensor",), 2**24, 640),
-        Transfer(("pipeline",), 2**24, TransferKind.POINT_TO_POINT, 32),
-        Transfer(("expert",), 2**24, TransferKind.ALL_TO_ALL, 320),
-    ]
-    million = "pod=16@400GB/s+10us,rack=16@100GB/s+5us,node=16@50GB/s+4us,board=16@200GB/s+2us,gpu=16@450GB/s+1us"
-    small = "pod=4@400GB/s+10us,rack=8@100GB/s+5us,node=16@50GB/s+4us,gpu=8@450GB/s+1us"
-    for system, sizes in ((million, (16, 16, 16, 16, 16)), (small, (8, 8, 8, 4, 2))):
-        for library in ("ring", "nccl", "gloo", "openmpi", "ideal"):
-            started = time.perf_counter()
-            planner = Planner(parse_system(system), dict(zip(axes, sizes, strict=True)), what, library)
-            ranking = planner.best(10)
-            name = f"{planner.system.devices} devices, {len(planner.system.levels)} levels, library {library}"
-            found[name] = {
-                "placements": ranking.placements,
-                "evaluated": ranking.evaluated,
-                "layouts timed": len(planner.found),
-                "seconds": time.perf_counter() - started,
-                "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            }
-    return found
-
-
 def page(rows: list[dict[str, Any]]) -> str:
     """The tables for people."""
     lines = [
@@ -171,10 +137,11 @@ def _gains(one: dict[str, Any], row: dict[str, Any]) -> str:
 
 def main() -> None:
     rows = [measured(case) for case in CASES]
-    found = {"python": platform.python_version(), "cases": rows, "scale": scale()}
+    found = {"python": platform.python_version(), "cases": rows, "scale": {}}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     DOCUMENT.write_text(page(rows))
     print(DOCUMENT.read_text())
+    measure()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwright import Level, Link, Reduction, System, count_placements
+from meshwright.language.synthesis import rounded as rounded_array
 from meshwright.placement.matrices import Matrix
 from meshwright.planning import blocks as blocks_module
 from meshwright.planning import search as search_module
@@ -176,5 +177,5 @@ def test_of_equally_fast_matrices_the_first_in_the_order_of_rows_is_found() -> N
 def test_equal_sums_are_equal_when_they_are_rounded(value: float, parts: int) -> None:
     assert rounded(value) == pytest.approx(value, rel=1e-12)
     assert rounded(rounded(value)) == rounded(value)
-    assert blocks_module._rounded(np.array([value, 0.0])).tolist() == [rounded(value), 0.0]
+    assert rounded_array(np.array([value, 0.0])).tolist() == [rounded(value), 0.0]
     assert rounded(sum([value / parts] * parts)) == pytest.approx(rounded(value), rel=2e-12)

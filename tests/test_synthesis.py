@@ -1,3 +1,4 @@
+import random
 from functools import partial
 from itertools import islice
 
@@ -160,3 +161,20 @@ def test_more_steps_than_any_program_takes_change_nothing() -> None:
     assert list(longer.ranked(cost)) == list(long.ranked(cost))
     least = longer.least(lambda _levels, state, step: (state, step), lambda kinds: [cost(*kind) for kind in kinds])
     assert least == next(longer.ranked(cost))[0]
+
+
+@given(st.integers(1, 3), st.sampled_from(PROGRAM_GOALS), st.integers(0, 10**6), st.sampled_from([1, 3, 10**6]))
+def test_ranked_is_all_programs_by_cost_and_length(levels: int, goal: Goal, seed: int, grain: int) -> None:
+    """With few different prices, so that many programs cost the same: the shorter ones come first."""
+    graph = program_graph(levels, goal, 3)
+
+    def cost(state: State, step: Step) -> float:
+        return random.Random(f"{seed} {state} {step}").randint(0, grain) / 7
+
+    def priced(program: Program) -> tuple[float, int]:
+        states = run_symbolically(program, levels, goal)
+        total = sum(cost(state, step) for state, step in zip(states, program.steps, strict=False))
+        return round(total, 9), len(program.steps)
+
+    found = [(round(total, 9), len(program.steps)) for total, program in graph.ranked(cost)]
+    assert found == sorted(priced(program) for program in graph.programs())

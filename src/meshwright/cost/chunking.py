@@ -24,10 +24,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.contention import StepKind, step_kind
+from meshwright.cost.contention import step_family, step_kind
 from meshwright.cost.pipeline import NEVER, Pipeline, fewest
-from meshwright.language.program import Pipelined, Program, Step
-from meshwright.language.symbolic import State
+from meshwright.language.program import Pipelined, Program
 from meshwright.language.synthesis import ProgramGraph
 
 WORTH = 0.03
@@ -65,11 +64,13 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
     """The best programs with their numbers of chunks, the best mix among them."""
     first = next(graph.programs(), None)
     if first is None or not first.steps or len(pipeline.counts) == 1:
-        plain = list(islice(graph.ranked(pipeline.model), top))
+        families, index = graph.kinds(step_family)
+        prices = np.array(pipeline.model.all_seconds(families))
+        plain = list(islice(graph.ranked_by(prices[index]), top))
         least = plain[0][0] if plain else 0.0
         return Searched(tuple(Pipelined.of(program) for _, program in plain), least)
     bounds = Bounds(pipeline, graph)
-    plain = list(islice(graph.ranked(bounds.whole), top))
+    plain = list(islice(graph.ranked_by(bounds.whole), top))
     whole, best_whole = plain[0][0], Pipelined.of(plain[0][1])
     # A single winner in chunks has to gain something over the best program without chunks.
     enough = (1 - GAINED) * whole if top == 1 else inf
@@ -107,7 +108,7 @@ class Bounds:
         # For each kind of step, number of chunks and algorithm: the seconds of the first chunk, and what all others
         # keep the processors and the levels busy for.
         tables = [pipeline.options(kind, pipeline.counts).table for kind in self.kinds]
-        self._whole = {kind: float(table[0, :, 0].min()) for kind, table in zip(self.kinds, tables, strict=True)}
+        self.whole = np.array([table[0, :, 0].min() for table in tables])[self.index]  # of each edge, without chunks
         tables = [table[1:] for table in tables]
         later = np.array(pipeline.counts[1:]) - 1.0
         every = [np.dstack([table[:, :, :1], table[:, :, 2:] * later[:, None, None]]) for table in tables]
@@ -117,10 +118,6 @@ class Bounds:
         self.chunks = np.concatenate([np.repeat(pipeline.counts[1:], table.shape[1]) for table in tables])
         self.rows[self.rows[:, 0] >= NEVER] = NEVER
         self._generate()
-
-    def whole(self, state: State, step: Step) -> float:
-        """The seconds of a step taken in a state, without chunks."""
-        return self._whole[step_kind(self.graph.levels, state, step)]
 
     def _generate(self) -> None:
         """Column generation: the weights with the highest bound, and the programs that balance the levels best."""
@@ -158,14 +155,7 @@ class Bounds:
         if not counts:
             return
         values = np.where(np.isin(self.chunks, counts), values, inf)
-        prices: dict[StepKind, float] = dict(
-            zip(self.kinds, np.minimum.reduceat(values, self.starts).tolist(), strict=True)
-        )
-
-        def price(state: State, step: Step) -> float:
-            return prices[step_kind(self.graph.levels, state, step)]
-
-        yield from self.graph.ranked(price)
+        yield from self.graph.ranked_by(np.minimum.reduceat(values, self.starts)[self.index])
 
     def _counts(self, limit: float) -> list[int]:
         """The numbers of chunks in which a program or a mix may take less than `limit`."""

@@ -170,47 +170,70 @@ class ProgramGraph:
         the start the heap has "AllReduce all" at 5 + 0, and "inside" first at 1 + 3, "across" first at 3 + 1. The two
         at 4 come out first, each leads to the end, and both programs are given before the one of a single step.
         """
-        edges = {state: [(cost(state, step), step, t) for step, t in out] for state, out in self.edges.items()}
-        if not all(price >= 0 for out in edges.values() for price, _, _ in out):
+        edges = [(state, step) for state, out in self.edges.items() for step, _ in out]
+        yield from self.ranked_by(np.array([cost(state, step) for state, step in edges]))
+
+    def ranked_by(self, prices: NDArray[np.float64]) -> Iterator[tuple[float, Program]]:
+        """The same, where every edge has a price; the edges are numbered as in `kinds`."""
+        if not (prices >= 0).all():
             raise MeshwrightError("the cost function gave a cost that is negative or not a number")
-        # What remains from a state: rounded cost and steps, to compare by, and the cost itself.
-        nothing_left = dict.fromkeys(self.ends, (0.0, 0, 0.0))
-        remaining = [nothing_left]
-        while len(remaining) <= self.max_steps:
-            best = dict(nothing_left)
-            later = remaining[-1]
-            for state, out in edges.items():
-                options = [
-                    (_rounded(price + later[after][2]), 1 + later[after][1], price + later[after][2])
-                    for price, _, after in out
-                    if after in later
-                ]
-                if options:
-                    best[state] = min(options)
-            # Where one more step changes nothing, no number of steps does.
-            remaining += [best] * (1 if best != later else self.max_steps + 1 - len(remaining))
-
-        if self.start not in remaining[self.max_steps]:
+        if self.start in self.ends:
+            yield 0.0, Program(())
             return
+        if self.start not in self.edges:
+            return
+        start, targets, begins = self._numbered
+        costs, lengths = self._remaining(prices)
+        if costs[-1][start] == inf:
+            return
+        steps = [step for out in self.edges.values() for step, _ in out]
         pushed = 0
-        heap: list[tuple[float, int, int, float, tuple[Step, ...], State]] = [(0.0, 0, pushed, 0.0, (), self.start)]
+        heap: list[tuple[float, int, int, float, tuple[int, ...], int]] = [(0.0, 0, pushed, 0.0, (), start)]
         while heap:
-            _, _, _, spent, steps, state = heappop(heap)
-            if state in self.ends:
-                yield spent, Program(steps)
+            _, _, _, spent, path, at = heappop(heap)
+            if at == len(begins) - 1:
+                yield spent, Program(tuple(steps[edge] for edge in path))
                 continue
-            left = remaining[self.max_steps - len(steps) - 1]
-            for price, step, after in edges[state]:
-                if after in left:
+            out, later = slice(begins[at], begins[at + 1]), self.max_steps - len(path) - 1
+            after, so_far = targets[out], spent + prices[out]
+            totals = rounded(so_far + costs[later][after]).tolist()
+            many = (lengths[later][after] + len(path) + 1).tolist()
+            for number, (total, length, paid) in enumerate(zip(totals, many, so_far.tolist(), strict=True)):
+                if total < inf:
                     pushed += 1
-                    _, more, rest = left[after]
-                    total = _rounded(spent + price + rest)
-                    heappush(heap, (total, len(steps) + 1 + more, pushed, spent + price, (*steps, step), after))
+                    heappush(heap, (total, length, pushed, paid, (*path, out.start + number), int(after[number])))
+
+    def _remaining(self, prices: NDArray[np.float64]) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]:
+        """For each number of steps from zero on, the least cost from every state to an end in at most these steps; and
+        the fewest steps that take it. Costs that differ in the last digits only are equal.
+        """
+        _, targets, begins = self._numbered
+        owners = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+        costs = [np.append(np.full(len(begins) - 1, inf), [0.0, inf])]
+        lengths = [np.zeros(len(begins) + 1, np.int64)]
+        for _ in range(self.max_steps):
+            totals, many = prices + costs[-1][targets], 1 + lengths[-1][targets]
+            compared = rounded(totals)
+            many[compared != np.minimum.reduceat(compared, begins[:-1])[owners]] = LONGEST + 1
+            fewest = np.minimum.reduceat(many, begins[:-1])
+            totals[many != fewest[owners]] = inf
+            costs.append(np.append(np.minimum.reduceat(totals, begins[:-1]), [0.0, inf]))
+            lengths.append(np.append(fewest, [0, 0]))
+            if np.array_equal(costs[-1], costs[-2]) and np.array_equal(lengths[-1], lengths[-2]):
+                more = self.max_steps + 1 - len(costs)  # another step changes nothing
+                return costs + costs[-1:] * more, lengths + lengths[-1:] * more
+        return costs, lengths
 
 
-def _rounded(cost: float) -> float:
-    """To twelve digits, so that the same costs added up in another order compare as equal."""
-    return float(f"{cost:.12g}")
+KEPT_BITS = 40
+"""How many bits of a cost count where costs are compared: about twelve digits."""
+
+
+def rounded(costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """To about twelve digits, so that the same costs added up in another order compare as equal."""
+    mantissa, exponent = np.frexp(costs)
+    found: NDArray[np.float64] = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
+    return found
 
 
 def program_graph(

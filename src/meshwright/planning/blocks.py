@@ -18,8 +18,10 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.language.synthesis import KEPT_BITS, rounded
 from meshwright.placement.matrices import Matrix, prime_factors, rows
-from meshwright.planning.terms import KEPT_BITS, Found, Problem, Row, over, rounded
+from meshwright.planning.terms import Found, Problem, Row, over
+from meshwright.planning.terms import rounded as rounded_one
 
 MAX_PLACEMENTS = 200_000_000
 """Sweeps over more placements than this would take minutes."""
@@ -294,11 +296,11 @@ class Blocks:
 
     def _added_up(self, pool: _Pool) -> _Pool:
         """The placements with their sums as the tables are now; the time itself where it is known of the whole."""
-        sums = _rounded(self._sums(len(pool.keys), self.tables, list(pool.codes)))
+        sums = rounded(self._sums(len(pool.keys), self.tables, list(pool.codes)))
         if self.problem.total is not None:
             for at, key in enumerate(pool.keys.tolist()):
                 if key in self.timed:
-                    sums[at] = rounded(self.timed[key])
+                    sums[at] = rounded_one(self.timed[key])
         return _Pool(sums, pool.keys, pool.codes)
 
     def _are_known(self, pool: _Pool) -> NDArray[np.bool_]:
@@ -322,13 +324,6 @@ def _joined(pools: Sequence[_Pool]) -> _Pool:
         np.concatenate([pool.keys for pool in pools]),
         np.concatenate([pool.codes for pool in pools], axis=1),
     )
-
-
-def _rounded(values: Times) -> Times:
-    """As `rounded` does, for an array."""
-    mantissa, exponent = np.frexp(values)
-    found: Times = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
-    return found
 
 
 def _numbered(counts: Row) -> tuple[list[dict[int, int]], int]:

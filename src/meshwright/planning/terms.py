@@ -6,15 +6,13 @@ from itertools import permutations
 from math import frexp, ldexp
 
 from meshwright.errors import TooLargeError
+from meshwright.language.synthesis import KEPT_BITS
 from meshwright.placement.matrices import Matrix, rows
 
 Row = tuple[int, ...]
 
 MAX_WORK = 2_000_000
 """A search gives up when it has looked at more rows than this."""
-
-KEPT_BITS = 40
-"""How many bits of a time count where times are compared: about twelve digits."""
 
 MOST_ORDERED = 7
 """With at most this many axes, all their orders are tried, to find the one in which terms are complete soonest."""
@@ -199,7 +197,7 @@ def added(values: Sequence[float]) -> float:
 
 
 def rounded(value: float) -> float:
-    """To about twelve digits, so that equal sums that were added in another order are equal."""
+    """To about twelve digits, as `language.synthesis.rounded` does: sums that were added in another order are equal."""
     mantissa, exponent = frexp(value)
     return ldexp(round(ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
 
