@@ -529,6 +529,7 @@ def _make_verb(random: Random) -> Any:
             "systems",
             "workload",
             "bench",
+            "discover",
         ]
     )
     small = ["--top", "1", "--max-steps", "2"]
@@ -544,6 +545,13 @@ def _make_verb(random: Random) -> Any:
             random.choice(["axes", "devices"]),
         ],
         "explain": ["explain", "@0", *random.choice([[], ["--json"]])],
+        "discover": [
+            "discover",
+            "@2",
+            "--hosts",
+            _pick(random, ["n[1-8]", "n01,n02"]),
+            *random.choice([[], ["--json"], ["--node-type", "dgx-h100"]]),
+        ],
         "run": ["run", "@0", "--engine", "numpy", "--bytes", _pick(random, ["1kB", "64B"]), "--repeat", "1"],
         "accuracy": ["accuracy", "@1", *random.choice([[], ["--json"]])],
         "calibrate": [
@@ -575,12 +583,13 @@ def _make_verb(random: Random) -> Any:
             "numpy",
         ],
     }[verb]
-    return arguments, plan, results
+    return arguments, plan, results, _pick(random, _topologies())
 
 
 def _use_verb(case: Any, folder: Path) -> None:
-    arguments, plan, results = case
-    places = {"@0": str(folder / "plan.json"), "@1": str(folder / "results.jsonl")}
+    arguments, plan, results, topology = case
+    places = {"@0": str(folder / "plan.json"), "@1": str(folder / "results.jsonl"), "@2": str(folder / "topology")}
+    (folder / "topology").write_text(topology, encoding="utf-8", errors="replace")
     (folder / "plan.json").write_text(plan, encoding="utf-8", errors="replace")
     (folder / "results.jsonl").write_text(results, encoding="utf-8", errors="replace")
     result = CliRunner().invoke(main, [places.get(argument, argument) for argument in arguments])

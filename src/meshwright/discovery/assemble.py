@@ -56,8 +56,38 @@ def assemble(
     only: the hosts to look at; if no topology names hosts, these are the hosts.
     kind: the type of every host, in the table of types; it counts instead of what the topologies say.
     """
-    names = host_names(topologies, only)
-    notes = [note for topology in topologies for note in topology.notes]
+    tree = _tree(topologies, host_names(topologies, only), kind)
+    root = grow(tree.nested, tree.hosts, "the cluster")
+    part, tiers = largest_part(root), len(tree.nested.tiers)
+    levels, differing = _levels(part, tree.nested)
+    notes = [note for topology in topologies for note in topology.notes] + tree.notes
+    if len(tree.nested.members) == 1 and (port := tree.hosts[tree.nested.members[0]].port) is not None:
+        notes.append(f"the host's network: {port.source}; --hosts makes a cluster of such hosts")
+    if len(part.levels[-1]) > 1 and all(place.kind == "gpu" and not linked(place) for place in part.levels[-1]):
+        notes.append(_NO_LINKS)
+    if not part.largest:
+        notes.append("this is the largest regular part that was found, not proved to be the largest")
+    return Discovery(
+        System(name, tuple(Level(level, count, port.link if port else Link()) for level, count, port in levels)),
+        {level: port.source if port else "" for level, _, port in levels},
+        tuple(host.name for host in part.levels[tiers]),
+        tuple(dict.fromkeys([*tree.odd, *_left_out(part, tiers, tree.hosts)])),
+        (*(f"{what} {why}" for what, why in _together(tree.odd)), *irregularities(root), *differing),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Hosts of the same shape in tiers that nest; odd are those that are not, and devices, each with the reason."""
+
+    nested: Nested
+    hosts: dict[str, Place]
+    odd: dict[str, str]
+    notes: list[str]
+
+
+def _tree(topologies: Sequence[Topology], names: list[str], kind: str | None) -> _Tree:
     known, wanted = {host for topology in topologies for host in topology.hosts}, set(names)
     odd = {
         what: why
@@ -66,8 +96,7 @@ def assemble(
         if (host := what.partition("/")[0]) in wanted or host not in known
     }
     names = [host for host in names if host not in odd]
-    hosts, said = described(topologies, names, None if kind is None else node_type(kind))
-    notes += said
+    hosts, notes = described(topologies, names, None if kind is None else node_type(kind))
     tiers = [tier for topology in topologies for tier in topology.tiers]
     if kind is not None and joins(kind):
         tiers = [replace(tier, nvlink=tier.nvlink or tier.kind in BLOCKS) for tier in tiers]
@@ -84,26 +113,7 @@ def assemble(
     devices = sum(1 for host in nested.members for _ in leaves(hosts[host]))
     if devices > MOST_DEVICES:
         raise TooLargeError(f"{devices:,} devices on {len(names):,} hosts; at most {MOST_DEVICES:,} can be looked at")
-    nested = with_nvlink(nested, hosts)
-    root = grow(nested, hosts, "the cluster")
-    part = largest_part(root)
-    levels, differing = _levels(part, nested)
-    if len(nested.members) == 1 and (port := hosts[nested.members[0]].port) is not None:
-        notes.append(f"the host's network: {port.source}; --hosts makes a cluster of such hosts")
-    if len(part.levels[-1]) > 1 and all(place.kind == "gpu" and not linked(place) for place in part.levels[-1]):
-        notes.append(_NO_LINKS)
-    system = System(name, tuple(Level(kind, count, port.link if port else Link()) for kind, count, port in levels))
-    irregular = [f"{what} {why}" for what, why in _together(odd)] + irregularities(root) + differing
-    if not part.largest:
-        notes.append("this is the largest regular part that was found, not proved to be the largest")
-    return Discovery(
-        system,
-        {kind: port.source if port else "" for kind, _, port in levels},
-        tuple(host.name for host in part.levels[len(nested.tiers)]),
-        tuple(dict.fromkeys([*odd, *_left_out(part, len(nested.tiers), hosts)])),
-        tuple(irregular),
-        tuple(dict.fromkeys(notes)),
-    )
+    return _Tree(with_nvlink(nested, hosts), hosts, odd, notes)
 
 
 def _levels(part: Part, nested: Nested) -> tuple[list[tuple[str, int, Port | None]], list[str]]:
