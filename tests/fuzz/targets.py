@@ -235,6 +235,7 @@ FULL_SYSTEM = {
 }
 FULL_LIBRARY = library_document(mw.load_library("nccl")) | {
     "handshake": True,
+    "adapts": True,
     "in_chunks": {"AllReduce": [{"algorithms": ["ring"], "efficiency": 0.5}]},
 }
 FULL_WORKLOAD = {
