@@ -17,6 +17,8 @@ from meshwright import (
     System,
     parse_system,
     placements,
+    plan,
+    preset,
     program_graph,
 )
 from meshwright.cost.bound import bound
@@ -103,6 +105,13 @@ def test_bounds_by_hand(
     system = System("hand", tuple(Level(f"l{k}", count, link) for k, (count, link) in enumerate(levels)))
     placement = Placement(system, ("data", "other", "last")[: len(matrix)], matrix)
     assert bound(layout_of(placement, ["data", "last"][: 1 + len(matrix) // 3]), goal, 10**9) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("goal", PROGRAM_GOALS)
+def test_plans_on_nodes_with_a_network_card_for_each_device_come_near_the_bound(goal: Goal) -> None:
+    what = [Reduction(("data",), 2**36, goal=goal)]
+    best = plan(preset("dgx-h100:4"), {"data": 32}, what, library="nccl", top=1, max_chunks=16)
+    assert best.candidates[0].seconds < 1.2 * best.candidates[0].bound_seconds
 
 
 @pytest.mark.parametrize("goal", PROGRAM_GOALS)
