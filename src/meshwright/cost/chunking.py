@@ -95,6 +95,12 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
     return Searched(tuple(best), min(bounds.least, whole), max(0.0, pipeline.seconds(best[0]) / left - 1))
 
 
+def least_seconds(pipeline: Pipeline, graph: ProgramGraph) -> float:
+    """No program in any of the numbers of chunks, and no mix of programs, takes fewer seconds: `Searched.least`."""
+    whole = graph.least(step_family, pipeline.model.all_seconds)
+    return min(whole, Bounds(pipeline, graph).least) if 0 < whole < inf and len(pipeline.counts) > 1 else whole
+
+
 class Bounds:
     """Lower bounds on the time of all programs of a graph in two or more chunks, and of all mixes of them.
 

@@ -1,14 +1,12 @@
 """The planner: from a system, axes and communications to ranked plans; on rings also in the best order of the axes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from math import inf, prod
 from os import PathLike
 
 from meshwright.cost.bound import bound
-from meshwright.cost.chunking import Searched
+from meshwright.cost.chunking import Searched, least_seconds
 from meshwright.cost.chunking import search as search_programs
-from meshwright.cost.contention import step_family
 from meshwright.cost.library import Library, as_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
@@ -213,13 +211,10 @@ class Planner:
         return self.found[key]
 
     def _fastest(self, one: Communication, layout: Layout) -> float:
-        """The time of the best program, which takes less work to find than the program itself; a bound on open columns.
-
-        Where payloads may be cut into chunks, a program with open columns may be cut too little to give a bound.
+        """The time of the best program, which takes less work to find than the program itself; a bound where columns
+        are open.
         """
-        if one.goal.has_programs and self.max_chunks > 1:
-            if layout.open:
-                return bound(replace(layout, columns=((),) * len(layout.columns)), one.goal, one.bytes)
+        if one.goal.has_programs and self.max_chunks > 1 and not layout.open:
             return self._planned(one, layout).seconds
         key = one.goal, one.bytes, layout.radices, layout.columns
         if key not in self.least:
@@ -228,7 +223,7 @@ class Planner:
                 self.least[key] = model.transfer(one.goal).seconds
                 return self.least[key]
             graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
-            self.least[key] = graph.least(step_family, model.all_seconds)
+            self.least[key] = least_seconds(Pipeline(model, one.goal, self.max_chunks), graph)
             if self.least[key] == inf:
                 self._planned(one, layout)  # says what is wrong
         return self.least[key]
