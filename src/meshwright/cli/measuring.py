@@ -31,11 +31,7 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 flag_value=beds.DEFAULT_NAME,
                 help="Run in the devices of a testbed that is up; its name may follow.",
             ),
-            click.option(
-                "--device",
-                type=click.Choice(["cpu", "cuda"]),
-                help="For torch; the default is CUDA where all ranks have one. With --testbed, all ranks share one.",
-            ),
+            options.device,
             click.option("--local", is_flag=True, help="Start all ranks on this machine, through torchrun or mpirun."),
             options.number("--least", 3, "The fewest repetitions."),
             options.number("--most", 20, "The most repetitions."),

@@ -81,6 +81,12 @@ no_rooted = click.option("--no-rooted", is_flag=True, help="Without Reduce and B
 
 max_steps = number("--max-steps", MAX_STEPS, "The longest programs to consider.", most=20)
 
+device = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="For torch; the default is CUDA where all ranks have one. On a testbed, cuda means that all share one.",
+)
+
 
 def collectives(without_rooted: bool) -> list[Collective]:
     """What programs may be made of, as the option `no_rooted` says."""

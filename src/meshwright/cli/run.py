@@ -34,9 +34,7 @@ from meshwright.text.units import format_bytes, format_seconds, parse_bytes
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32")
 @options.number("--repeat", 5, "How often to time each.", most=10_000)
 @options.time("--timeout", "60s", "How long a rank waits for the others.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), help="For torch; the default is CUDA where all ranks have one."
-)
+@options.device
 @options.json
 def run(
     plan_path: Path,

@@ -119,7 +119,7 @@ def check(name: str, as_json: bool, seconds: float) -> None:
 @testbed.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @name_option
 @click.option("--mpi", is_flag=True, help="Start the ranks through Open MPI's mpirun.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="cuda: all ranks share the GPU of this machine.")
+@options.device
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def exec(name: str, mpi: bool, device: str | None, command: tuple[str, ...]) -> None:  # noqa: A001
     """Run COMMAND on every device, as ranks of one job: meshwright testbed exec -- python train.py
