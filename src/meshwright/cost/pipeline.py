@@ -190,7 +190,9 @@ def _undominated(table: Table) -> NDArray[np.int64]:
     many = table.shape[1]
     if many == 1:
         return np.zeros(1, dtype=np.int64)
-    covers = (table[:, :, None] <= table[:, None]).all(axis=(0, 3))  # whether one is nowhere worse than another
+    # Whether one is nowhere worse than another; some at a time, which needs less memory.
+    some = [(table[:, k : k + 64, None] <= table[:, None]).all(axis=(0, 3)) for k in range(0, many, 64)]
+    covers = np.vstack(some)
     before = np.triu(np.ones((many, many), dtype=bool), 1)
     found: NDArray[np.int64] = np.flatnonzero(~(covers & (~covers.T | before)).any(axis=0))
     return found
