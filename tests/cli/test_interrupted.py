@@ -52,6 +52,7 @@ def test_ctrl_c_gives_the_best_so_far_and_the_gap(after: int, monkeypatch: pytes
     found = json.loads(result.stdout)
     best, truth = found["candidates"][0]["seconds"], proven["candidates"][0]["seconds"]
     assert found["interrupted"]
+    assert len(found["candidates"]) <= found["evaluated"]
     assert found["at_least_seconds"] <= truth * (1 + 1e-9) <= best * (1 + 2e-9)
     assert found["gap"] == pytest.approx(best / found["at_least_seconds"] - 1)
     assert read_plan(out).seconds == pytest.approx(best)

@@ -173,7 +173,7 @@ def _best_so_far(search: Callable[..., Ranking]) -> Ranking:
         found = sofar.found
         text = f"{found.complete:,} of {sofar.placements:,} placements timed"
         if found.best:
-            text += f", best so far {format_seconds(found.best[0][0])}, at most {sofar.gap:.1%} above the best"
+            text += f", best so far {format_seconds(found.best[0][0])}, gap {sofar.gap:.1%}"
         show(text)
 
     try:

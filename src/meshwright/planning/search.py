@@ -75,7 +75,8 @@ def searching(problem: Problem) -> Iterator[Found]:
     for found in blocks.run():
         # What was known before counts until something better is.
         best, least = found.best or first.some, max(found.at_least, first.at_least)
-        yield found if found.proven else replace(found, best=best, at_least=least)
+        timed = max(found.complete, len(best))
+        yield found if found.proven else replace(found, best=best, at_least=least, complete=timed)
 
 
 def count_allowed(sizes: Sequence[int], counts: Row, allowed: Callable[[int, Row], bool]) -> int:
@@ -247,7 +248,7 @@ class _BestFirst:
             self.some = (self._completed(*self.heap[0]),)
         self.some = tuple(self.best) or self.some
         self.at_least = self.best[0][0] if self.best else self.heap[0][0] + constant if self.heap else inf
-        return Found(self.some, self.complete, self.expanded, self.at_least, proven)
+        return Found(self.some, max(self.complete, len(self.some)), self.expanded, self.at_least, proven)
 
     def _completed(self, _bound: float, path: tuple[int, ...], partial: _Partial) -> tuple[float, Matrix]:
         """A partial placement with the row of the least bound, again and again, and its time."""
