@@ -1,5 +1,6 @@
 """Tree algorithms: NCCL's double binary tree, binomial trees, a star, and the tree of reducing switches."""
 
+from functools import cache
 from math import prod
 
 from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Sent, Shape, Traffic, hops, inside, listed
@@ -117,6 +118,7 @@ def switch(collective: Collective, shape: Shape, _rotates: bool) -> Phases | Non
     return (Phase(tuple(levels), lambda _level: iter(()), 2.0 * prod(shape)),)
 
 
+@cache
 def binomial_stages(size: int) -> list[list[tuple[int, int]]]:
     """The edges of a binomial tree from member 0, by how far the sender is from the root; nearest members first.
 
