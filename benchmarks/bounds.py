@@ -175,7 +175,8 @@ def examine(seed: int, first: int, last: int, found: dict[str, Any]) -> None:
 
 def table(found: dict[str, Any]) -> list[str]:
     """How many times the bound the best plans took: median, 90th percentile and worst of each kind and goal."""
-    lines = [f"| system | {' | '.join(map(str, PROGRAM_GOALS))} |", f"|---|{'---|' * len(PROGRAM_GOALS)}"]
+    cases = f"{found['cases']:,} cases, {len(found['below'])} below the bound"
+    lines = [f"| {cases} | {' | '.join(map(str, PROGRAM_GOALS))} |", f"|---|{'---|' * len(PROGRAM_GOALS)}"]
     for kind in (*KINDS, DETOURS, PARTLY):
         cells = [_cell(found["looseness"].get(kind, {}).get(str(goal), {})) for goal in PROGRAM_GOALS]
         lines.append(f"| {kind} | {' | '.join(cells)} |")
@@ -213,8 +214,7 @@ def main() -> None:
         examine(chosen.seed, found["cases"], min(found["cases"] + KEPT_EVERY, chosen.cases), found)
         chosen.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         print(f"{found['cases']:,} cases, {len(found['below'])} below the bound", file=sys.stderr, flush=True)
-    below, total = len(found["below"]), found["cases"]
-    print("\n".join([*table(found), "", f"{total:,} cases, {below} below the bound"]))
+    print("\n".join(table(found)))
     if chosen.out == RESULTS:
         write_document(found, DOCUMENT)
     sys.exit("\n".join(found["below"]) or 0)
