@@ -38,6 +38,10 @@ GAINED = 0.05
 MOST_WALKED = 3_000
 """How many programs a search looks at, at most."""
 
+LANES = 3
+"""How many of the best programs a mix may draw on beside those that balance the levels best: a step takes one chunk at
+a time, so two programs of few messages may be faster together than one, although they load the levels no better."""
+
 MOST_COLUMNS = 50
 """How many programs the linear program may have."""
 
@@ -88,7 +92,7 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
             insort(times, found[program][0])
     ordered = sorted(found.values(), key=lambda each: (each[0], each[1].chunks, len(each[1].program.steps)))
     best = [one for _, one in ordered[:top]]
-    mixed = bounds.mix((1 - WORTH) * ordered[0][0])
+    mixed = bounds.mix((1 - WORTH) * ordered[0][0], [one.program for _, one in ordered[:LANES]])
     best = [mixed, *best][:top] if mixed is not None else best
     if best[0].chunks > 1 and pipeline.seconds(best[0]) > (1 - GAINED) * whole:
         best = [best_whole, *(one for one in best if one != best_whole)][:top]
@@ -173,32 +177,36 @@ class Bounds:
 
         return [count for count in self.pipeline.counts[1:] if least(count) < limit] if self.least < limit else []
 
-    def mix(self, limit: float) -> Pipelined | None:
-        """The best mix of programs in whole chunks, where it takes less than `limit`."""
-        if len(self.programs) < 2:
+    def mix(self, limit: float, others: Sequence[Program] = ()) -> Pipelined | None:
+        """The best mix in whole chunks of the programs that balance the levels best, and of some others, where it takes
+        less than `limit`."""
+        shares = {program: share for program, share in zip(self.programs, self.shares, strict=True) if share > 0}
+        shares |= {program: 0.0 for program in others if program not in shares}
+        if len(shares) < 2:
             return None
-        timed = [self._in_chunks(count) for count in self._counts(limit)]
+        timed = [self._in_chunks(count, shares) for count in self._counts(limit)]
         timed = [found for found in timed if found[0] < limit and len(found[1].shares) > 1]
         return fewest(timed)[1] if timed else None
 
-    def _in_chunks(self, chunks: int) -> tuple[float, Pipelined]:
+    def _in_chunks(self, chunks: int, shares: dict[Program, float]) -> tuple[float, Pipelined]:
         """The shares in whole chunks: rounded, and then one chunk after the other moves to where it helps most."""
-        counts = _rounded(self.shares, chunks)
-        best = self._timed(counts)
+        counts = _rounded(np.array(list(shares.values())), chunks)
+        best = self._timed(list(shares), counts)
         for _ in range(chunks):
-            moves = []
-            for i, j in permutations([k for k, share in enumerate(self.shares) if share > 0], 2):
-                if counts[i]:
-                    moves.append([count - (k == i) + (k == j) for k, count in enumerate(counts)])
-            better = min(((self._timed(move)[0], move) for move in moves), default=(inf, counts))
+            moves = [
+                [count - (k == i) + (k == j) for k, count in enumerate(counts)]
+                for i, j in permutations(range(len(counts)), 2)
+                if counts[i]
+            ]
+            better = min((self._timed(list(shares), move)[0], move) for move in moves)
             if better[0] >= best[0]:
                 break
-            counts, best = better[1], self._timed(better[1])
+            counts, best = better[1], self._timed(list(shares), better[1])
         return best
 
-    def _timed(self, counts: Sequence[int]) -> tuple[float, Pipelined]:
+    def _timed(self, programs: Sequence[Program], counts: Sequence[int]) -> tuple[float, Pipelined]:
         """The time of the programs, each with a number of chunks; those with none are left out."""
-        shares = sorted(zip(self.programs, counts, strict=True), key=lambda share: -share[1])
+        shares = sorted(zip(programs, counts, strict=True), key=lambda share: -share[1])
         pipelined = Pipelined(tuple(share for share in shares if share[1]))
         return self.pipeline.seconds(pipelined), pipelined
 
