@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from meshwright.errors import EngineError
 from meshwright.runtime.launch import find_program, safe_environment
 from meshwright.runtime.signals import die_with_parent
 from meshwright.testbed.network import INTERFACE
+from meshwright.text.files import scratch_folder
 
 USUAL = Path("/tmp/nvidia-mps/control")
 """There if a daemon of MPS was started without saying where."""
@@ -51,7 +51,7 @@ def shared_gpu(device: str | None) -> Iterator[dict[str, str]]:
     if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ or USUAL.exists():
         yield {}
         return
-    with TemporaryDirectory(prefix="meshwright-mps-") as folder:
+    with scratch_folder() as folder:
         added = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = safe_environment() | added
         die = partial(die_with_parent, os.getpid(), signal.SIGTERM)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from meshwright.errors import SpecError
 from meshwright.text.spec import shown
@@ -58,6 +59,11 @@ class _Place:
     def is_stream(self) -> bool:
         """Whether it is written to in place: a pipe, a device, or a file that is already open."""
         return self.magic or (self.found is not None and not stat.S_ISREG(self.found.st_mode))
+
+
+def scratch_folder() -> "TemporaryDirectory[str]":
+    """A new folder for the files of another program; nobody else can enter it, and a with statement removes it."""
+    return TemporaryDirectory(prefix="meshwright-")
 
 
 @contextmanager
