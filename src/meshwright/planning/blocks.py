@@ -67,8 +67,9 @@ class _Pool:
     codes: Codes
 
     def first(self, count: int, beyond: Place) -> "tuple[_Pool, Place]":
-        """The `count` placements with the least sums; and a place that no other is before, if that is so of `beyond`
-        for those outside the pool.
+        """The `count` placements with the least sums, and a place: no other placement comes before it.
+
+        `beyond` is such a place for the placements that are not in this pool.
         """
         if len(self.sums) <= count:
             return self, beyond
@@ -83,9 +84,10 @@ class _Pool:
 class Blocks:
     """One search in blocks.
 
-    Rows have codes: numbers that are added where rows are multiplied. For example, on the counts (4, 8) the row (2, 4)
-    has one of at most two factors 2, and two of at most three: its code is 1 + 3 * 2 = 7. Times (2, 1), which has the
-    code 1, it is (4, 4), which has the code 8.
+    Rows have codes: numbers that are added where rows are multiplied. They are the exponents of the prime factors, as
+    digits of a mixed-radix number. For example, on the counts (4, 8) the exponents of 2 are at most 2 and 3, so that
+    the first digit counts 1 each and the second 3 each: the row (2, 4) has the exponents 1 and 2 and the code
+    1 + 3 * 2 = 7. Times (2, 1), which has the code 1, it is (4, 4), which has the code 8.
     """
 
     def __init__(self, problem: Problem) -> None:
