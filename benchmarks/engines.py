@@ -80,12 +80,12 @@ def torch_rank() -> dict[str, float]:
     across = (0, 2) if rank % 2 == 0 else (1, 3)
     tensor = torch.zeros(BYTES // 4)
     reducer.all_reduce(tensor)
-    (piece,) = reducer._room.kept.values()  # the same memory for both: where it lies matters more than who calls
+    (piece,) = reducer._driver.room.kept.values()  # the same memory for both: where it lies matters more than who calls
 
     def bare() -> None:
-        run_collective(Collective.REDUCE_SCATTER, tensor, piece, "sum", groups[inside], inside, "gloo")
+        run_collective(Collective.REDUCE_SCATTER, tensor, piece, "sum", groups[inside], "gloo")
         dist.all_reduce(piece, group=groups[across])
-        run_collective(Collective.ALL_GATHER, piece, tensor, "sum", groups[inside], inside, "gloo")
+        run_collective(Collective.ALL_GATHER, piece, tensor, "sum", groups[inside], "gloo")
 
     def slowest(seconds: float) -> float:
         worst = torch.tensor(seconds, dtype=torch.float64)

@@ -125,4 +125,4 @@ def _at_step(reducer: Reducer, lane: int, what: Callable[[], None]) -> None:
                 what()
             return super().__getitem__(key)
 
-    reducer._executor.groups = Groups(reducer._groups)
+    reducer._driver.executor.groups = Groups(reducer._driver.groups)

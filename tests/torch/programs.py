@@ -200,7 +200,7 @@ def axes(rank: int) -> list[tuple[int, ...]]:
         ):
             with pytest.raises(EngineError, match=re.escape(message)):
                 reducer.all_reduce(torch.ones(2), over=wrong)
-        return sorted(ranks for _, ranks in reducer._groups)
+        return sorted(ranks for _, ranks in reducer._driver.groups)
 
 
 def overlapping(rank: int) -> None:

@@ -156,7 +156,7 @@ def two_threads(_rank: int) -> int:
             free.wait(10)
             return torch.ones(1)
 
-        thread = threading.Thread(target=lambda: reducer._queue.run(slow))
+        thread = threading.Thread(target=lambda: reducer._driver.queue.run(slow))
         thread.start()
         inside.wait(10)
         message = refused(lambda: reducer.all_reduce(torch.ones(4)))

@@ -165,12 +165,12 @@ class StoreChannel:
         return verdict, complete
 
 
-def leave(store: Store, world: int, rank: int, key: str, patience: float) -> None:
-    """Say that this rank needs the store no more. Rank 0, whose process may have the store, waits for all others."""
-    others = [f"{key}/left/{other}" for other in range(1, world)]
+def leave(store: Store, ranks: Sequence[int], rank: int, key: str, patience: float) -> None:
+    """Say that this rank needs the store no more. The first one, whose process may have the store, waits for all."""
+    others = [f"{key}/left/{other}" for other in ranks[1:]]
 
     def go(line: Line, stop: threading.Event) -> None:
-        if rank:
+        if rank != ranks[0]:
             line.set(f"{key}/left/{rank}", "!")
         elif line.arrive(others, patience, stop):
             line.delete(others)

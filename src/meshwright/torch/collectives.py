@@ -6,6 +6,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+)
 
 from meshwright.language.program import Collective
 
@@ -16,9 +24,15 @@ REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64
 
 SMALL = 2**14  # bytes up to which a ReduceScatter on gloo is one exchange; above, a ring: as in libraries/gloo.yaml
 
-# PyTorch 2.13 has new names for these, and warns about the old ones.
-reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+def _name(new: str, old: str) -> str:
+    """The name of a method of process groups: PyTorch 2.13 has new ones, and warns about the old ones."""
+    return new if hasattr(dist.ProcessGroup, new) else old
+
+
+ALL_GATHER = _name("all_gather_single", "_allgather_base")
+REDUCE_SCATTER = _name("reduce_scatter_single", "_reduce_scatter_base")
+ALL_TO_ALL = _name("all_to_all_single", "alltoall_base")
 
 
 def run_collective(
@@ -27,31 +41,44 @@ def run_collective(
     target: Tensor,
     operation: str,
     group: dist.ProcessGroup,
-    ranks: tuple[int, ...],
     backend: str,
 ) -> None:
     """Run a collective in a group; AllReduce, Reduce and Broadcast work in place, on `target`.
 
-    On CUDA tensors it is enqueued on the current stream; otherwise it is done on return.
+    The group's first rank is the root. On CUDA tensors the collective is enqueued on the current stream; otherwise it
+    is done on return. It is called on the group itself, which may be unknown to `torch.distributed`.
     """
     reduction = OPERATIONS[operation]
     if collective is Collective.ALL_REDUCE:
-        dist.all_reduce(target, reduction, group)
+        _wait(group.allreduce([target], _options(AllreduceOptions, reduceOp=reduction)))
     elif collective is Collective.REDUCE:
-        dist.reduce(target, ranks[0], reduction, group)
+        _wait(group.reduce([target], _options(ReduceOptions, reduceOp=reduction, rootRank=0)))
     elif collective is Collective.BROADCAST:
-        dist.broadcast(target, ranks[0], group)
+        _wait(group.broadcast([target], _options(BroadcastOptions, rootRank=0, rootTensor=0)))
     elif collective is Collective.ALL_GATHER:
-        all_gather(target, source, group)
+        _wait(getattr(group, ALL_GATHER)(target, source, _options(AllgatherOptions)))
     elif backend == "gloo":
-        _gloo_reduce_scatter(source, target, operation, group, ranks)
+        _gloo_reduce_scatter(source, target, operation, group)
     else:
-        reduce_scatter(target, source, reduction, group)
+        _wait(getattr(group, REDUCE_SCATTER)(target, source, _options(ReduceScatterOptions, reduceOp=reduction)))
 
 
-def _gloo_reduce_scatter(
-    source: Tensor, target: Tensor, operation: str, group: dist.ProcessGroup, ranks: tuple[int, ...]
-) -> None:
+def _options(kind: Callable[[], Any], **values: Any) -> Any:
+    """The options of a call that is not asynchronous."""
+    options = kind()
+    for name, value in values.items():
+        setattr(options, name, value)
+    if hasattr(options, "asyncOp"):  # since PyTorch 2.7
+        options.asyncOp = False
+    return options
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()
+
+
+def _gloo_reduce_scatter(source: Tensor, target: Tensor, operation: str, group: dist.ProcessGroup) -> None:
     """A ReduceScatter that moves no more than needed; gloo's own moves as much as an all-reduce.
 
     The ring, for example, with ranks 0, 1 and 2: part 0 starts at rank 1 with its contribution, rank 2 adds its own and
@@ -59,27 +86,26 @@ def _gloo_reduce_scatter(
     time. `left` counts how many ranks a part still has to pass. The two buffers take turns, one to receive and one to
     send from, so that the last part arrives in the target.
     """
-    parts = source.view(len(ranks), -1)
+    me, size = group.rank(), group.size()
+    parts = source.view(size, -1)
     if source.nbytes <= SMALL:
         received = torch.empty_like(parts)
-        dist.all_to_all_single(received.view(-1), source, group=group)
+        _wait(getattr(group, ALL_TO_ALL)(received.view(-1), source, [], [], _options(AllToAllOptions)))
         if operation == "sum":
             torch.sum(received, 0, dtype=target.dtype, out=target)
         else:
             (torch.amax if operation == "max" else torch.amin)(received, 0, out=target)
         return
-    me, size = ranks.index(dist.get_rank()), len(ranks)
-    following, previous = ranks[(me + 1) % size], ranks[me - 1]
+    following, previous = (me + 1) % size, (me - 1) % size
     buffers = (target, torch.empty_like(target))
     running = parts[me - 1]
     for left in range(size - 2, -1, -1):
         arriving = buffers[left % 2]
         # Receive first: with the send first, gloo often uses the two directions of a connection one after the other.
-        receiving = dist.irecv(arriving, previous, group)
-        sending = dist.isend(running, following, group)
-        for work in (receiving, sending):
-            if work is not None:
-                work.wait()
+        receiving = group.recv([arriving], previous, 0)
+        sending = group.send([running], following, 0)
+        _wait(receiving)
+        _wait(sending)
         _COMBINE[operation](arriving, parts[(me + left) % size], out=arriving)
         running = arriving
 

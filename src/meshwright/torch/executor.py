@@ -54,7 +54,7 @@ class Executor:
 
         def run(flow: Flow, move: Call, where: LaneGroup, source: Tensor, target: Tensor) -> tuple[()]:
             try:
-                run_collective(move.collective, source, target, reduced, self.groups[where], where[1], backend)
+                run_collective(move.collective, source, target, reduced, self.groups[where], backend)
             except RuntimeError as error:
                 words = role.words(flow, move)
                 raise EngineError(f"rank {dist.get_rank()}: {words} failed: {first_line(error)}") from error

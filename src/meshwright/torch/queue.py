@@ -40,9 +40,13 @@ class Work:
 
 
 class CallQueue:
-    """Does calls in the order in which they are made; refuses after a failure, as ranks are out of step then."""
+    """Does calls in the order in which they are made; refuses after a failure, as ranks are out of step then.
 
-    def __init__(self) -> None:
+    user: what messages call whom the calls are made for.
+    """
+
+    def __init__(self, user: str) -> None:
+        self._user = user
         self._busy = threading.Lock()  # held by the thread that communicates
         self._worker: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None  # the worker's
@@ -58,7 +62,9 @@ class CallQueue:
         if self._last is not None:
             wait([self._last])
         if not self._busy.acquire(blocking=False):
-            raise EngineError("another thread is in a call of this Reducer; calls must come in one order on every rank")
+            raise EngineError(
+                f"another thread is in a call of {self._user}; calls must come in one order on every rank"
+            )
         try:
             return self._guarded(job)
         finally:
@@ -67,7 +73,7 @@ class CallQueue:
     def start(self, job: Job) -> Work:
         """Do a job on the worker thread."""
         if self._failure:
-            raise EngineError(f"this Reducer can no longer be used: {self._failure}")
+            raise EngineError(f"{self._user} can no longer be used: {self._failure}")
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "meshwright")
         future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -117,7 +123,7 @@ class CallQueue:
 
     def _guarded(self, job: Job) -> Tensor:
         if self._failure:
-            raise EngineError(f"this Reducer can no longer be used: {self._failure}")
+            raise EngineError(f"{self._user} can no longer be used: {self._failure}")
         try:
             return job()
         except BaseException as error:

@@ -1,8 +1,6 @@
 """The executor that users hold: runs a plan's programs over PyTorch process groups."""
 
-import atexit
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
@@ -16,16 +14,16 @@ from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks, introduce, judge_start
-from meshwright.runtime.calls import OPERATIONS, Calls, Over, Prepared, check_average, check_operation
-from meshwright.runtime.payload import Room
-from meshwright.runtime.role import LaneGroup, Role, plan_groups
+from meshwright.runtime.calls import OPERATIONS, Calls, Over, check_average, check_operation
+from meshwright.runtime.role import Role, plan_groups
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT, check_timeout
-from meshwright.torch.channel import LATE, Patience, StoreChannel, default_store, leave
+from meshwright.torch.channel import Patience, StoreChannel, default_store, leave
 from meshwright.torch.collectives import REDUCED
-from meshwright.torch.executor import ARRAYS, Executor
-from meshwright.torch.groups import backends, check_initialized, give_back, make_groups
-from meshwright.torch.queue import CallQueue, Work
+from meshwright.torch.driver import Driver
+from meshwright.torch.executor import ARRAYS
+from meshwright.torch.groups import backends, check_initialized, make_groups
+from meshwright.torch.queue import Work
 
 Op = str | dist.ReduceOp | dist.ReduceOp.RedOpType  # sum, avg, max or min; PyTorch's names for them do too
 Now = Literal[False]  # the values of `async_op`
@@ -33,9 +31,6 @@ Later = Literal[True]
 Result = Tensor | Work
 
 _numbers = count()  # of the reducers in this process; every process makes the same ones
-
-FAREWELL, FAREWELL_AFTER_FAILURE = 10.0, 1.0
-"""Seconds that rank 0 waits for the others to leave when all is well, and otherwise, so that they hear of it."""
 
 
 class Reducer(AbstractContextManager["Reducer"]):
@@ -58,28 +53,19 @@ class Reducer(AbstractContextManager["Reducer"]):
         check_initialized()
         self.plan = plan
         self.rank, world = dist.get_rank(), dist.get_world_size()
-        self._backends, self._store = backends(), default_store()
-        self._queue = CallQueue()
-        self._key = f"meshwright/{next(_numbers)}"
-        self._groups: dict[LaneGroup, dist.ProcessGroup] = {}
+        self._backends, store, key = backends(), default_store(), f"meshwright/{next(_numbers)}"
         patience = Patience.of(timeout)
         said, roles = introduce(plan, world, self.rank, seat(os.environ), check)
         checks = call_checks(
-            roles,
-            check,
-            lambda _, ranks: StoreChannel(self._store, ranks, self.rank, patience, self._give_up),
-            self._key,
+            roles, check, lambda _, ranks: StoreChannel(store, ranks, self.rank, patience, self._give_up), key
         )  # a wrong `check` is refused before anyone is waited for
         judge = partial(judge_start, None if said["fault"] else plan.placement.system)
-        everyone = StoreChannel(self._store, range(world), self.rank, patience)
-        everyone.agree(f"{self._key}/start", None, said, judge)
+        everyone = range(world)
+        StoreChannel(store, everyone, self.rank, patience).agree(f"{key}/start", None, said, judge)
         self._calls = Calls(plan, self.rank, roles, checks, ARRAYS)
-        self._groups |= make_groups(plan_groups(plan), timeout)
-        self._room = Room(ARRAYS)
-        self._executor = Executor(self._groups, self._allocate, self._give_up)
-        self._closed = False
-        self._leave = partial(leave, self._store, world, self.rank, self._key)
-        _unclosed[self._key] = partial(_end, os.getpid(), self._queue, self._groups, self._leave)
+        make, go = partial(make_groups, plan_groups(plan), timeout), partial(leave, store, everyone, self.rank, key)
+        self._driver = Driver("this Reducer", store, self.rank, self._backends, make, go)
+        self._driver.connect()
 
     @overload
     def all_reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Now = False) -> Tensor: ...
@@ -145,21 +131,7 @@ class Reducer(AbstractContextManager["Reducer"]):
 
         Rank 0 waits for the others for some seconds, as its process may be the one through which they agree.
         """
-        if self._closed:
-            return
-        self._closed = True
-        healthy = self._queue.close()
-        self._executor.close()
-        patience = FAREWELL_AFTER_FAILURE
-        try:
-            if healthy:
-                self._calls.finish()
-                patience = FAREWELL
-        finally:
-            self._leave(patience)
-            give_back(self._groups)
-            self._room.kept.clear()
-            del _unclosed[self._key]
+        self._driver.close(self._calls)
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Close it, unless something failed."""
@@ -169,57 +141,18 @@ class Reducer(AbstractContextManager["Reducer"]):
     def _call(self, goal: Goal, tensor: Tensor, out: Tensor | None, op: Any, over: Over, async_op: bool) -> Result:
         op = _NAMES.get(op, op) if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType) else op
         try:
-            backend = self._refuse(goal, tensor, op)
+            self._calls.notices.library(self._refuse(goal, tensor, op))
             if out is not None:
                 self._refuse(goal, out, op, "out")
-            self._calls.notices.library(backend)
             call = self._calls.prepare(goal, tensor.detach(), None if out is None else out.detach(), op, over)
         except EngineError as error:
-            if self._queue.idle():  # otherwise calls before this one are still to be counted
+            if self._driver.queue.idle():  # otherwise calls before this one are still to be counted
                 self._calls.refuse(goal, over, error)
             raise
-        kind = call.kind
-        staged = backend == "gloo" and tensor.device.type != "cpu"  # gloo talks from the host's memory
-        ready = torch.cuda.current_stream(tensor.device).record_event() if staged else None
-
-        def communicate() -> Tensor:
-            try:
-                kind.check(kind.words, kind.bytes)
-                if kind.length:
-                    self._run(call, op, backend, ready)
-            except BaseException:
-                self._give_up()  # others may be in the call, and wait for this rank
-                raise
-            kept: Tensor = call.kept
-            return kept
-
-        if not async_op:
-            return self._queue.run(communicate)
-        if backend == "gloo":
-            return self._queue.start(communicate)
-        return self._queue.start_on_stream(communicate, tensor.device, (call.given, call.result))
-
-    def _run(self, call: Prepared, op: str, backend: str, ready: torch.cuda.Event | None) -> None:
-        """Run a call. ready: what to wait for before a tensor on the GPU is copied to the host's memory for gloo."""
-        kind, given, result, _ = call
-        if ready is not None:
-            ready.synchronize()
-            given = given.cpu()
-            result = given if call.result is call.given else torch.empty_like(result, device="cpu")
-        try:
-            self._executor.run(kind.role, kind.cut, given, result, op, backend)
-        except EngineError as error:
-            self._give_up()
-            late = StoreChannel(self._store, kind.role.ranks, self.rank, LATE)
-            raise kind.check.explain(kind.words, error, late) from error
-        if ready is not None:
-            call.result.copy_(result)
-            torch.cuda.current_stream(call.result.device).synchronize()
+        return self._driver.call(call, op, async_op)
 
     def _give_up(self) -> None:
-        """Have the ranks fail that wait for this one. Groups of other libraries than gloo may still be at work."""
-        if set(self._backends.values()) == {"gloo"}:
-            give_back(self._groups)
+        self._driver.give_up()
 
     def _refuse(self, goal: Goal, tensor: Tensor, op: str, name: str = "the tensor") -> str:
         """Refuse a tensor or an operation that is not supported; otherwise return the tensor's backend."""
@@ -248,30 +181,6 @@ class Reducer(AbstractContextManager["Reducer"]):
             has = ", ".join(f"{name} for {device}" for device, name in self._backends.items())
             raise EngineError(f"{name} is on {tensor.device}, but the process group has {has}")
         return backend
-
-    def _allocate(self, slot: int, length: int, like: Tensor) -> Tensor:
-        """Memory for a call. PyTorch keeps that of other devices itself."""
-        found: Tensor = self._room(slot, length, like) if like.device.type == "cpu" else like.new_empty(length)
-        return found
-
-
-_unclosed: dict[str, Callable[[], None]] = {}
-"""What is to be done for the Reducers that nobody has closed when the interpreter ends. No Reducer is kept alive."""
-
-
-def _end(
-    process: int, queue: CallQueue, groups: dict[LaneGroup, dist.ProcessGroup], leave: Callable[[float], None]
-) -> None:
-    if process != os.getpid():  # a process that was forked off: groups and store are its parent's
-        return
-    leave(FAREWELL if queue.healthy() else FAREWELL_AFTER_FAILURE)
-    give_back(groups)
-
-
-@atexit.register
-def _end_all() -> None:
-    while _unclosed:
-        _unclosed.popitem()[1]()
 
 
 _NAMES: dict[Any, str] = {getattr(dist.ReduceOp, op.upper()): op for op in OPERATIONS}

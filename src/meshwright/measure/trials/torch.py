@@ -142,7 +142,7 @@ class TorchRunner(Runner):
             if source.numel() < takes:
                 source = torch.nn.functional.pad(source, (0, takes - source.numel()))
         # No backend is named, as for gloo another ReduceScatter than its own would be taken.
-        run_collective(goal.flat, source, target, "sum", self._whole[self._group], self._group, backend="")
+        run_collective(goal.flat, source, target, "sum", self._whole[self._group], backend="")
         return target[: self._payload.end_length(self.ranks[0])]
 
     def results(self) -> list[Array | None]:
