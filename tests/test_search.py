@@ -28,12 +28,12 @@ from meshwright import (
 from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
 from meshwright.placement.layout import layout_of
-from meshwright.planning import blocks as blocks_module
 from meshwright.planning import search as search_module
+from meshwright.planning import sweep as sweep_module
 from meshwright.planning import terms as terms_module
 from meshwright.planning.planner import Planner
 from meshwright.planning.search import search
-from meshwright.planning.terms import Term
+from meshwright.planning.terms import Problem, Term
 from meshwright.workload.communication import Communication
 from tests.strategies import communications, links, systems_with_axes
 
@@ -187,7 +187,7 @@ def test_a_million_devices_with_five_levels_and_five_axes() -> None:
 
 def test_a_search_that_grows_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "MAX_NODES", 2)
-    monkeypatch.setattr(blocks_module, "MAX_PLACEMENTS", 0)
+    monkeypatch.setattr(sweep_module, "MAX_PLACEMENTS", 0)
     with pytest.raises(TooLargeError, match=r"partial placements the best one is still not certain"):
         Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)]).best(10)
 
@@ -200,7 +200,7 @@ def test_a_dear_time_is_asked_for_only_where_the_bound_does_not_do() -> None:
         return float(row[0])
 
     terms = [Term(frozenset({0}), lambda row: float(row[0]), exact)]
-    found = search((4, 4), (4, 4), lambda _axis, _row: True, terms, 1)
+    found = search(Problem((4, 4), (4, 4), lambda _axis, _row: True, terms, 1))
     assert found.best == ((1.0, ((1, 4), (4, 1))),)
     assert asked == [(1, 4)]
 
@@ -222,7 +222,7 @@ def test_too_many_ways_to_complete_placements_are_refused(monkeypatch: pytest.Mo
         plan(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 8)], constraints=[not_across("data", "gpu")])
 
 
-def test_what_has_too_many_bounds_is_left_to_blocks_or_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_too_many_bounds_is_left_to_a_sweep_or_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "MAX_LOOKED", 0)
     planner = Planner(FOUR, {"data": 4, "shard": 4}, [Reduction(("data",), 2**20), Reduction(("shard",), 2**24)])
     assert planner.best(1).candidates[0].placement.matrix == ((4, 1), (1, 4))

@@ -192,4 +192,4 @@ def draw(aim: str, seed: int, number: int) -> Problem:
         problem = AIMS[aim](random)
         many = sum(1 for _ in matrices(list(problem.axes.values()), problem.system.counts))
         if many * len(orders(problem)) <= MOST_PLACED:
-            return replace(problem, in_blocks=random.random() < 0.5)
+            return replace(problem, swept=random.random() < 0.5)

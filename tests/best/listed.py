@@ -44,8 +44,8 @@ class Problem:
     top: int = 3
     max_steps: int = 2
     max_chunks: int = 1
-    in_blocks: bool = False
-    """Whether the search in blocks takes over as soon as it can, not only where it takes long."""
+    swept: bool = False
+    """Whether a sweep takes over as soon as it can, not only where it takes long."""
 
 
 def rows(size: int, counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -152,7 +152,7 @@ class Listed:
 def fault(problem: Problem) -> str | None:
     """What the planner did worse than the enumeration, or None."""
     expected = Listed(problem).best()[: problem.top]
-    at_once: dict[str, Any] = {"PATIENCE": -1, "REPORTED": 1} if problem.in_blocks else {"PATIENCE": search.PATIENCE}
+    at_once: dict[str, Any] = {"PATIENCE": -1, "REPORTED": 1} if problem.swept else {"PATIENCE": search.PATIENCE}
     with patch.multiple(search, **at_once):
         found = plan(
             problem.system,

@@ -16,7 +16,7 @@ from meshwright import Reduction, parse_system, plan, read_plan
 from meshwright.cli import main
 from meshwright.cli import progress as progress_module
 from meshwright.cli.progress import progress
-from meshwright.planning import blocks, planner, search
+from meshwright.planning import planner, search, sweep
 from meshwright.planning.ranking import Sofar
 from meshwright.planning.terms import Found, Problem
 
@@ -37,7 +37,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, number: int = signa
 
     monkeypatch.setattr(search, "REPORTED", 1)
     monkeypatch.setattr(search, "PATIENCE", 300)
-    monkeypatch.setattr(blocks, "REPORTED", 1)
+    monkeypatch.setattr(sweep, "REPORTED", 1)
     monkeypatch.setattr(planner, "searching", stopped)
     return CliRunner().invoke(main, [*COMMAND, *more])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import inf
+from math import frexp, inf, ldexp
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -234,6 +234,12 @@ def rounded(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     mantissa, exponent = np.frexp(costs)
     found: NDArray[np.float64] = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
     return found
+
+
+def rounded_one(cost: float) -> float:
+    """The same for a single cost."""
+    mantissa, exponent = frexp(cost)
+    return ldexp(round(ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
 
 
 def program_graph(

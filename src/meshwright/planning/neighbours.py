@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
+from meshwright.language.synthesis import rounded_one
 from meshwright.placement.layout import Column, extended
 from meshwright.placement.matrices import Matrix
-from meshwright.planning.terms import rounded
 
 MOST_EXPANDED = 20_000
 """More beginnings of orders than this are not continued."""
@@ -137,7 +137,7 @@ class _Orders:
                 if state not in seen:
                     seen.add(state)
                     pushed += 1
-                    heappush(heap, (rounded(self.seconds(one)), len(one.left), pushed, one))
+                    heappush(heap, (rounded_one(self.seconds(one)), len(one.left), pushed, one))
 
     def _finished(self, beginning: _Beginning) -> _Beginning:
         """An order that begins so, by taking the best next row each time."""

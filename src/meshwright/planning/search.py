@@ -4,7 +4,7 @@ The time of a communication depends on the product of its axes' rows alone (its 
 of terms, each a function of a few rows. Rows are chosen axis by axis, and each leaves less of the level counts. From
 what is left, a lower bound on all that is still to come is computed backwards, once, as a shortest path: many
 placements leave the same. A partial placement is never completed if its time so far plus that bound is no less than the
-time of the last candidate. Where that takes long, because many placements are nearly as fast, `blocks` goes on.
+time of the last candidate. Where that takes long, because many placements are nearly as fast, `sweep` goes on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +13,18 @@ from heapq import heappop, heappush
 from math import inf, prod
 
 from meshwright.errors import TooLargeError
+from meshwright.language.synthesis import rounded_one
 from meshwright.placement.matrices import Matrix, rows
-from meshwright.planning.blocks import Blocks
+from meshwright.planning.sweep import Sweep
 from meshwright.planning.terms import (
     MAX_WORK,
+    REPORTED,
     Found,
     Problem,
     Row,
-    Term,
     added,
     over,
     product,
-    rounded,
     times,
     too_many_ways,
 )
@@ -33,46 +33,32 @@ MAX_NODES = 1_000_000
 """More partial placements than this are not kept."""
 
 PATIENCE = 5_000
-"""When more partial placements than this were looked at, the search goes on in blocks."""
+"""When more partial placements than this were looked at, a sweep over all placements goes on."""
 
 MAX_LOOKED = 100_000
 """Bounds that are minima over more products of rows than this, all together, are not computed."""
 
-REPORTED = 64
-"""After each time this many partial placements were continued, the search says what it has found."""
 
-
-def search(
-    sizes: Sequence[int],
-    counts: Row,
-    allowed: Callable[[int, Row], bool],
-    terms: Sequence[Term],
-    top: int,
-    total: Callable[[Matrix], float] | None = None,
-) -> Found:
-    """The `top` matrices with the smallest sums of terms; of equally small ones, the first in the order of their rows.
-
-    `allowed` says whether an axis may have a row. With `total`, the time of a whole matrix is what that says, and the
-    terms are bounds only: where times depend on more than radices.
-    """
-    *_, found = searching(Problem(sizes, counts, allowed, terms, top, total))
+def search(problem: Problem) -> Found:
+    """The `top` matrices with the least sums of terms; of equal ones, the first in the order of their rows."""
+    *_, found = searching(problem)
     return found
 
 
 def searching(problem: Problem) -> Iterator[Found]:
     """What is found so far, now and then; the last of all is proven."""
-    first, blocks = _BestFirst(problem), Blocks(problem)
+    first, sweep = _BestFirst(problem), Sweep(problem)
     try:
         for found in first.run():
             yield found
-            if not found.proven and first.pushed > PATIENCE and blocks.fits():
+            if not found.proven and first.pushed > PATIENCE and sweep.fits():
                 break
         else:
             return
     except TooLargeError:
-        if not blocks.fits():
+        if not sweep.fits():
             raise
-    for found in blocks.run():
+    for found in sweep.run():
         # What was known before counts until something better is.
         best, least = found.best or first.some, max(found.at_least, first.at_least)
         timed = max(found.complete, len(best))
@@ -207,7 +193,7 @@ class _BestFirst:
         return known[left]
 
     def run(self) -> Iterator[Found]:
-        """Extend the partial placement that has the least bound, again and again; end early where blocks go on."""
+        """Extend the partial placement that has the least bound, again and again; end early where a sweep goes on."""
         problem, end, heap = self.problem, len(self.sizes), self.heap
         visits: dict[object, int] = {}
         if self.bound(0, problem.counts) < inf:
@@ -217,7 +203,7 @@ class _BestFirst:
             if not partial.exact:
                 spent = problem.exactly(partial.chosen, partial.spent)
                 partial = _Partial(partial.chosen, partial.left, spent, True)
-                heappush(heap, (rounded(spent + self.bound_of(partial.chosen, partial.left)), path, partial))
+                heappush(heap, (rounded_one(spent + self.bound_of(partial.chosen, partial.left)), path, partial))
                 self.complete += len(path) == end
                 continue
             if problem.total is None:
@@ -265,7 +251,7 @@ class _BestFirst:
             ahead = self.bound_of(chosen, left)
             if ahead < inf:
                 low = partial.spent + added([term.low(product(chosen, term.axes)) for term in closed])
-                yield rounded(low + ahead), (*path, number), _Partial(chosen, left, partial.spent, False)
+                yield rounded_one(low + ahead), (*path, number), _Partial(chosen, left, partial.spent, False)
 
     def _state(self, partial: _Partial) -> object:
         """What the ways to continue a partial placement, and their times, depend on."""

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from math import frexp, ldexp
 
 from meshwright.errors import TooLargeError
-from meshwright.language.synthesis import KEPT_BITS
 from meshwright.placement.matrices import Matrix, rows
 
 Row = tuple[int, ...]
 
 MAX_WORK = 2_000_000
 """A search gives up when it has looked at more rows than this."""
+
+REPORTED = 64
+"""After each time this many partial placements, branches or changes, a search says what it has found."""
 
 MOST_ORDERED = 7
 """With at most this many axes, all their orders are tried, to find the one in which terms are complete soonest."""
@@ -76,7 +77,10 @@ class Problem:
         total: Callable[[Matrix], float] | None = None,
         placements: int | None = None,
     ) -> None:
-        """As `search` takes them; placements: how many matrices there are, where that is known."""
+        """`allowed` says whether an axis may have a row. With `total`, the time of a whole matrix is what that says,
+        and the terms are bounds only: where times depend on more than radices. placements: how many matrices there
+        are, where that is known.
+        """
         if total is not None:  # then the terms are bounds, and nothing else
             terms = [Term(term.axes, term.low, term.low) for term in terms]
         simple = [smaller(term, frozenset(range(len(sizes))), counts) for term in terms]
@@ -194,12 +198,6 @@ def added(values: Sequence[float]) -> float:
     for value in values:
         total += value
     return total
-
-
-def rounded(value: float) -> float:
-    """To about twelve digits, as `language.synthesis.rounded` does: sums that were added in another order are equal."""
-    mantissa, exponent = frexp(value)
-    return ldexp(round(ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
 
 
 def over(counts: Row, row: Row) -> Row:

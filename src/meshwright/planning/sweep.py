@@ -1,14 +1,15 @@
-"""The search in blocks: the bounds of all placements are added up in arrays, and replaced by times where they decide.
+"""The sweep: the bounds of all placements are added up in arrays, and replaced by times where they decide.
 
 Some workloads have a hundred thousand placements that are nearly as fast as the best, but few layouts. Then it takes
-less time to look at every placement than to choose among partial ones. A block is the placements that begin with the
-same rows. Each term has a table with an entry for every product of rows: at first the lower bound, later the time. The
-sum of a placement's entries is a lower bound on its time, and the time itself when all entries are times.
+less time to look at every placement than to choose among partial ones. Each term has a table with an entry for every
+product of rows: at first the lower bound, later the time. The sum of a placement's entries is a lower bound on its
+time, and the time itself when all entries are times.
 
-A sweep adds up all blocks, and keeps the placements with the least sums. The first of these that has a bound among its
-entries gets the time instead, which makes its sum larger, and those of many others; and so on, until the first `top`
-have nothing but times. If their sums are no larger than those that the sweep did not keep, they are the best of all. If
-not, there is another sweep, with all times that are known by now.
+A sweep adds up all placements, one branch after the other, and keeps those with the least sums. A branch is the
+placements that begin with the same rows. The first of those kept that has a bound among its entries gets the time
+instead, which makes its sum larger, and those of many others; and so on, until the first `top` have nothing but times.
+If their sums are no larger than those that the sweep did not keep, they are the best of all. If not, there is another
+sweep, with all times that are known by now.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,10 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.language.synthesis import KEPT_BITS, rounded
-from meshwright.placement.matrices import Matrix, prime_factors, rows
-from meshwright.planning.terms import Found, Problem, Row, over
-from meshwright.planning.terms import rounded as rounded_one
+from meshwright.language.synthesis import KEPT_BITS, rounded, rounded_one
+from meshwright.placement.matrices import Matrix, rows
+from meshwright.planning.terms import REPORTED, Found, Problem, Row, over
+from meshwright.planning.ways import Codes, Ways, later
 
 MAX_PLACEMENTS = 200_000_000
 """Sweeps over more placements than this would take minutes."""
@@ -29,11 +30,8 @@ MAX_PLACEMENTS = 200_000_000
 MAX_ENTRIES = 2**24
 """The tables of all terms have at most this many entries together."""
 
-MOST_ENDS = 2**22
-"""Of all ways to complete blocks, at most this many are kept."""
-
-MOST_IN_BLOCK = 2**18
-"""The most placements in one block."""
+MOST_IN_BRANCH = 2**18
+"""The most placements in one branch."""
 
 KEPT = 2**17
 """How many placements a sweep keeps; at least twice as many as are asked for."""
@@ -41,13 +39,9 @@ KEPT = 2**17
 FRONT = 1024
 """Of those, how many are added up again after each change; at least twice as many as are asked for."""
 
-REPORTED = 64
-"""After each time this many blocks or changes, the search says what it has found."""
-
 SLACK = 1 + 2.0 ** (2 - KEPT_BITS)
 """Sums within this factor may be equal when they are rounded."""
 
-Codes = NDArray[np.int32]
 Times = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
@@ -59,7 +53,7 @@ Place = tuple[float, int]
 class _Pool:
     """Some placements in the order of their rows: their sums, their keys, and for each term the codes of its products.
 
-    A key has the number of the block, times 2^32, and the placement's number in the block.
+    A key has the number of the branch, times 2^32, and the placement's number in the branch.
     """
 
     sums: Times
@@ -81,53 +75,32 @@ class _Pool:
         return found, min(beyond, (float(last), int(self.keys[equal[-1]])))
 
 
-class Blocks:
-    """One search in blocks.
-
-    Rows have codes: numbers that are added where rows are multiplied. They are the exponents of the prime factors, as
-    digits of a mixed-radix number. For example, on the counts (4, 8) the exponents of 2 are at most 2 and 3, so that
-    the first digit counts 1 each and the second 3 each: the row (2, 4) has the exponents 1 and 2 and the code
-    1 + 3 * 2 = 7. Times (2, 1), which has the code 1, it is (4, 4), which has the code 8.
-    """
+class Sweep:
+    """One search."""
 
     def __init__(self, problem: Problem) -> None:
         """`fits` says whether the search can be run."""
         self.problem, self.end, self.top = problem, len(problem.sizes), problem.top
         self.terms = [term for stage in problem.stages for term in stage.closed]
         self.positions = [sum(1 << k for k in term.axes) for term in self.terms]
-        self.codes, self.space = _numbered(problem.counts)
-        self.numbers: dict[tuple[int, Row], int] = {}
-        self.ends: dict[tuple[int, Row], dict[int, Codes]] = {}
+        self.ways = Ways(problem, self.positions)
         self.tables: list[Times] = []
         self.known: list[NDArray[np.bool_]] = []
         self.products: list[dict[int, Row]] = []
-        self.blocks: list[tuple[Matrix, Row]] = []
-        self.pool = self.front = _Pool(np.zeros(0), np.zeros(0, np.int64), np.zeros((len(self.terms), 0), np.int32))
+        self.branches: list[tuple[Matrix, Row]] = []
+        self._none = _Pool(np.zeros(0), np.zeros(0, np.int64), np.zeros((len(self.terms), 0), np.int32))
+        self.pool = self.front = self._none
         self.beyond: Place = (inf, 0)
         self.timed: dict[int, float] = {}
         self.at_least, self.enough, self.proven = 0.0, inf, False
 
     def fits(self) -> bool:
         """Whether there are few enough placements and products of rows."""
-        if self.space * len(self.terms) > MAX_ENTRIES:
+        if self.ways.space * len(self.terms) > MAX_ENTRIES:
             return False
         if self.problem.placements is None:
-            self.problem.placements = self.number(0, self.problem.counts)
+            self.problem.placements = self.ways.number(0, self.problem.counts)
         return self.problem.placements <= MAX_PLACEMENTS
-
-    def number(self, position: int, left: Row) -> int:
-        """How many ways there are to choose the rows from a position on."""
-        if position == self.end:
-            return 1
-        key = position, left
-        if key not in self.numbers:
-            options = self.problem.rows(position, left)
-            self.numbers[key] = sum([self.number(position + 1, over(left, row)) for row in options])
-        return self.numbers[key]
-
-    def code(self, row: Row) -> int:
-        """The number of a row."""
-        return sum([codes[factor] for codes, factor in zip(self.codes, row, strict=True)])
 
     def run(self) -> Iterator[Found]:
         """Sweep and refine until the best are proven."""
@@ -148,45 +121,62 @@ class Blocks:
         return Found(tuple(best), len(self.timed), 0, at_least, self.proven)
 
     def _prepare(self) -> None:
-        """Fill the tables with bounds, and choose how many rows the placements of a block have in common."""
+        """Fill the tables with bounds, and choose how many rows the placements of a branch have in common."""
         problem = self.problem
         for term in self.terms:
-            products = {self.code(row): row for row in rows(prod(problem.sizes[k] for k in term.axes), problem.counts)}
-            table = np.full(self.space, inf)
+            size = prod(problem.sizes[k] for k in term.axes)
+            products = {self.ways.code(row): row for row in rows(size, problem.counts)}
+            table = np.full(self.ways.space, inf)
             table[list(products)] = [term.low(row) for row in products.values()]
             self.tables.append(table)
-            self.known.append(np.full(self.space, problem.total is not None))
+            self.known.append(np.full(self.ways.space, problem.total is not None))
             self.products.append(products)
         begun: list[tuple[Matrix, Row]] = [((), problem.counts)]
-        while True:
-            numbers = {left: self.number(len(chosen), left) for chosen, left in begun}
-            if sum(numbers.values()) <= MOST_ENDS and max(numbers.values(), default=0) <= MOST_IN_BLOCK:
-                break
+        while max([self.ways.number(len(chosen), left) for chosen, left in begun], default=0) > MOST_IN_BRANCH:
             begun = [
                 ((*chosen, row), over(left, row))
                 for chosen, left in begun
                 for row in problem.rows(len(chosen), left)
-                if self.number(len(chosen) + 1, over(left, row))
+                if self.ways.number(len(chosen) + 1, over(left, row))
             ]
-        self.blocks, self.floors = begun, np.zeros(len(begun))
+        self.branches, self.floors = begun, np.zeros(len(begun))
+        self.ways.keep(len(begun[0][0]) if begun else 0, {left for _, left in begun})
 
     def _sweep(self) -> Iterator[None]:
-        """Keep the placements with the least sums, of all blocks that may have one of the best."""
+        """Keep the placements with the least sums, of all branches that may have one of the best."""
         most = max(KEPT, 2 * self.top)
-        pieces, pending, self.beyond = [], 0, (inf, 0)
-        for done, number in enumerate(np.nonzero(self.floors <= self.enough)[0].tolist(), 1):
-            sums, codes = self._block(number)
+        pieces, pending, self.beyond = [self._none], 0, (inf, 0)
+        for done, (number, codes) in enumerate(self._visited(), 1):
+            starts, besides = self._codes(number, codes)
+            sums = self._sums(len(codes[0]), [self.tables[k][start:] for k, start in enumerate(starts)], besides)
             self.floors[number] = sums.min(initial=inf)
             which = np.nonzero(sums <= min(self.beyond[0], self.enough) * SLACK)[0]
-            chosen = np.array([start + ends[which] for start, ends in codes], np.int32).reshape(len(codes), len(which))
-            pieces.append(self._added_up(_Pool(sums[which], which + (number << 32), chosen)))
-            pending += len(which)
+            if len(which):
+                chosen = [start + each[which] for start, each in zip(starts, besides, strict=True)]
+                table = np.array(chosen, np.int32).reshape(len(chosen), len(which))
+                pieces.append(_Pool(sums[which], which + (number << 32), table))
+                pending += len(which)
             if pending > most:
-                self.pool, self.beyond = _joined(pieces).first(most, self.beyond)
+                self.pool, self.beyond = self._added_up(_joined(pieces)).first(most, self.beyond)
                 pieces, pending = [self.pool], 0
             if done % REPORTED == 0:
                 yield
-        self.pool, self.beyond = _joined(pieces or [self.pool]).first(most, self.beyond)
+        self.pool, self.beyond = self._added_up(_joined(pieces)).first(most, self.beyond)
+
+    def _visited(self) -> Iterator[tuple[int, dict[int, Codes]]]:
+        """The numbers of the branches that may have one of the best, each with the codes of the ways to complete it.
+
+        Branches that leave the same of the counts are completed in the same ways, so they come after one another. Those
+        with the least sums come first, because all others are compared with these.
+        """
+        alike: dict[Row, list[int]] = {}
+        many = np.count_nonzero(self.floors <= self.enough * SLACK)
+        for number in np.argsort(self.floors, kind="stable")[:many].tolist():
+            alike.setdefault(self.branches[number][1], []).append(number)
+        for left, numbers in alike.items():
+            codes = self.ways.codes(len(self.branches[0][0]), left)
+            for number in numbers:
+                yield number, codes
 
     def _refine(self) -> Iterator[None]:
         """Replace bounds by times until the first placements have nothing else, or until others may be before them."""
@@ -242,48 +232,16 @@ class Blocks:
 
     def _chosen(self, key: int) -> Matrix:
         """The rows of a placement."""
-        chosen, left = self.blocks[key >> 32]
-        number = key & (1 << 32) - 1
-        for position in range(len(chosen), self.end):
-            for row in self.problem.rows(position, left):
-                rest = over(left, row)
-                ways = self.number(position + 1, rest)
-                if number < ways:
-                    break
-                number -= ways
-            chosen, left = (*chosen, row), rest
-        return chosen
+        return self.ways.chosen(*self.branches[key >> 32], key & (1 << 32) - 1)
 
-    def _block(self, number: int) -> tuple[Times, list[tuple[int, Codes]]]:
-        """The sums of a block's placements; and for each term the code of what its axes have in all of them, and the
-        codes of what they have besides.
+    def _codes(self, number: int, codes: dict[int, Codes]) -> tuple[list[int], list[Codes]]:
+        """For each term the code of what its axes have in all placements of a branch, and the codes of what they have
+        besides in each.
         """
-        chosen, left = self.blocks[number]
-        depth, ends = len(chosen), self._ends(len(chosen), left)
-        starts = [sum([self.code(chosen[k]) for k in term.axes if k < depth]) for term in self.terms]
-        besides = [ends[_later(positions, depth)] for positions in self.positions]
-        sums = self._sums(len(ends[0]), [self.tables[k][start:] for k, start in enumerate(starts)], besides)
-        return sums, list(zip(starts, besides, strict=True))
-
-    def _ends(self, position: int, left: Row) -> dict[int, Codes]:
-        """For all ways to choose the rows from a position on, the codes of the products of the rows at some positions.
-
-        The positions are bits. For example, 0b110 stands for the products of the rows at the positions 1 and 2.
-        """
-        if position == self.end:
-            return {0: np.zeros(1, np.int32)}
-        key = position, left
-        if key not in self.ends:
-            wanted = {_later(positions, position) for positions in self.positions} | {0}
-            pieces: dict[int, list[Codes]] = {positions: [] for positions in wanted}
-            for row in self.problem.rows(position, left):
-                ends, code = self._ends(position + 1, over(left, row)), self.code(row)
-                for positions in wanted:
-                    later = ends[_later(positions, position + 1)]
-                    pieces[positions].append(later + code if positions >> position & 1 else later)
-            empty = np.zeros(0, np.int32)
-            self.ends[key] = {each: np.concatenate([empty, *found]) for each, found in pieces.items()}
-        return self.ends[key]
+        chosen, _ = self.branches[number]
+        begun, depth = [self.ways.code(row) for row in chosen], len(chosen)
+        starts = [sum([begun[k] for k in term.axes if k < depth]) for term in self.terms]
+        return starts, [codes[later(positions, depth)] for positions in self.positions]
 
     def _sums(self, many: int, tables: Sequence[Times], codes: Sequence[Codes]) -> Times:
         """The sums of the terms' entries for `many` placements, added in the order of the search that is best first."""
@@ -315,26 +273,9 @@ class Blocks:
         return found
 
 
-def _later(positions: int, position: int) -> int:
-    """Those of some positions that are not before another."""
-    return positions >> position << position
-
-
 def _joined(pools: Sequence[_Pool]) -> _Pool:
-    return _Pool(
-        np.concatenate([pool.sums for pool in pools]),
-        np.concatenate([pool.keys for pool in pools]),
-        np.concatenate([pool.codes for pool in pools], axis=1),
-    )
-
-
-def _numbered(counts: Row) -> tuple[list[dict[int, int]], int]:
-    """For each level the part of a row's code that each factor has there, and how many codes there are."""
-    codes, space = [], 1
-    for count in counts:
-        found = {1: 0}
-        for prime, exponent in prime_factors(count).items():
-            found = {factor * prime**e: code + e * space for factor, code in found.items() for e in range(exponent + 1)}
-            space *= exponent + 1
-        codes.append(found)
-    return codes, space
+    """The placements of several pools, in the order of their rows."""
+    keys = np.concatenate([pool.keys for pool in pools])
+    order = np.argsort(keys)
+    codes = np.concatenate([pool.codes for pool in pools], axis=1)
+    return _Pool(np.concatenate([pool.sums for pool in pools])[order], keys[order], codes[:, order])

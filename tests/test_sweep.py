@@ -11,15 +11,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwright import Level, Link, Reduction, System, count_placements
-from meshwright.language.synthesis import rounded as rounded_array
+from meshwright.language.synthesis import rounded, rounded_one
 from meshwright.placement.matrices import Matrix
-from meshwright.planning import blocks as blocks_module
 from meshwright.planning import search as search_module
-from meshwright.planning.blocks import Blocks
+from meshwright.planning import sweep as sweep_module
+from meshwright.planning import ways as ways_module
 from meshwright.planning.planner import Planner
 from meshwright.planning.ranking import Ranking
 from meshwright.planning.search import search
-from meshwright.planning.terms import Found, Problem, Row, Term, rounded
+from meshwright.planning.sweep import Sweep
+from meshwright.planning.terms import Found, Problem, Row, Term
 from meshwright.workload.communication import Communication
 from tests.test_search import large_problems
 
@@ -94,13 +95,14 @@ def drawn(draw: st.DrawFn) -> Drawn:
 @settings(max_examples=300)
 def test_both_searches_find_the_same(one: Drawn, data: st.DataObject) -> None:
     with patch.multiple(search_module, **NEVER):
-        expected = search(one.sizes, one.counts, one.allowed, one.terms, one.top, one.total if one.whole else None)
+        expected = search(one.problem())
     small: dict[str, Any] = {
         name: data.draw(st.sampled_from([1, 7, 100]), name) for name in ("KEPT", "FRONT", "REPORTED")
     }
-    small |= {name: data.draw(st.sampled_from([1, 10, 1000]), name) for name in ("MOST_ENDS", "MOST_IN_BLOCK")}
-    with patch.multiple(blocks_module, **small):
-        every = list(Blocks(one.problem()).run())
+    small["MOST_IN_BRANCH"] = data.draw(st.sampled_from([1, 10, 1000]), "MOST_IN_BRANCH")
+    kept = data.draw(st.sampled_from([0, 1, 10, 1000]), "MOST_KEPT")
+    with patch.multiple(sweep_module, **small), patch.multiple(ways_module, MOST_KEPT=kept):
+        every = list(Sweep(one.problem()).run())
     assert every[-1].best == expected.best
     assert [found.proven for found in every] == [False] * (len(every) - 1) + [True]
     assert len(every[-1].best) <= every[-1].complete
@@ -139,7 +141,7 @@ def test_the_planner_gives_the_same_plans_with_both(
     assert best(ALWAYS).candidates == best(NEVER).candidates
 
 
-def test_near_ties_are_left_to_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_ties_are_left_to_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reductions over pairs of axes, all alike: the search that is best first looks at many partial placements."""
     rates = {"a": 25e9, "b": 50e9, "c": 50e9, "d": 200e9}
     system = System("drawn", tuple(Level(name, 8, Link(bandwidth=rate)) for name, rate in rates.items()))
@@ -147,18 +149,18 @@ def test_near_ties_are_left_to_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     what = [Reduction(tuple(pair), 2**28 + number) for number, pair in enumerate(("wx", "xy", "yz", "wz", "wy"))]
     monkeypatch.setattr(search_module, "PATIENCE", 100)
     runs = []
-    prepare = Blocks._prepare
+    prepare = Sweep._prepare
 
-    def spy(blocks: Blocks) -> None:
+    def spy(sweep: Sweep) -> None:
         runs.append(1)
-        prepare(blocks)
+        prepare(sweep)
 
-    monkeypatch.setattr(Blocks, "_prepare", spy)
-    in_blocks = Planner(system, axes, what).best(3)
-    assert (in_blocks.placements, in_blocks.evaluated, runs) == (2008, 3, [1])
-    monkeypatch.setattr(blocks_module, "MAX_PLACEMENTS", 2007)  # too many for blocks
+    monkeypatch.setattr(Sweep, "_prepare", spy)
+    swept = Planner(system, axes, what).best(3)
+    assert (swept.placements, swept.evaluated, runs) == (2008, 3, [1])
+    monkeypatch.setattr(sweep_module, "MAX_PLACEMENTS", 2007)  # too many for a sweep
     one_by_one = Planner(system, axes, what).best(3)
-    assert one_by_one.candidates == in_blocks.candidates
+    assert one_by_one.candidates == swept.candidates
     assert one_by_one.evaluated > 3
     assert runs == [1]
 
@@ -169,13 +171,13 @@ def test_of_equally_fast_matrices_the_first_in_the_order_of_rows_is_found() -> N
     terms = [Term(frozenset({0}), lambda row: low[row], lambda row: max(low[row], 4.0))]
     for how in (ALWAYS, NEVER):
         with patch.multiple(search_module, **how):
-            found = search((4, 4), (4, 4), lambda _axis, _row: True, terms, 2)
+            found = search(Problem((4, 4), (4, 4), lambda _axis, _row: True, terms, 2))
         assert found.best == ((4.0, ((4, 1), (1, 4))), (4.0, ((1, 4), (4, 1))))
 
 
 @given(st.floats(1e-300, 1e300), st.integers(1, 9))
-def test_equal_sums_are_equal_when_they_are_rounded(value: float, parts: int) -> None:
-    assert rounded(value) == pytest.approx(value, rel=1e-12)
-    assert rounded(rounded(value)) == rounded(value)
-    assert rounded_array(np.array([value, 0.0])).tolist() == [rounded(value), 0.0]
-    assert rounded(sum([value / parts] * parts)) == pytest.approx(rounded(value), rel=2e-12)
+def test_equal_sums_are_equal_when_they_are_rounded_one(value: float, parts: int) -> None:
+    assert rounded_one(value) == pytest.approx(value, rel=1e-12)
+    assert rounded_one(rounded_one(value)) == rounded_one(value)
+    assert rounded(np.array([value, 0.0])).tolist() == [rounded_one(value), 0.0]
+    assert rounded_one(sum([value / parts] * parts)) == pytest.approx(rounded_one(value), rel=2e-12)
