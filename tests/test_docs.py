@@ -150,6 +150,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = "levels: [{name: node, count: 4, bandwidth: 8GB/s}, {name: gpu, count: 8, bandwidth: 9GB/s}]"
     (tmp_path / "system.yaml").write_text(found)
     shutil.copy(ROOT / "tests" / "discovery" / "files" / "dgx-h100.xml", tmp_path / "nccl.xml")
+    traces = ROOT / "tests" / "traces" / "files"
+    shutil.copy(traces / "nccl-rank0.pt.trace.json.gz", tmp_path / "rank0.pt.trace.json.gz")
+    for rank in (0, 3):
+        shutil.copy(traces / f"nccl_trace_rank_{rank}.json", tmp_path / f"nccl_trace_rank_{rank}")
     write(tmp_path / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", {"data": 4, "tensor": 2})
     monkeypatch.chdir(tmp_path)
     return tmp_path

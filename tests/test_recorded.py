@@ -143,14 +143,14 @@ def test_stages_of_a_pipeline_are_found_from_their_messages() -> None:
     found = to_workload(calls, 8, 2)
     assert found.workload.axes == {"axis1": 4, "axis2": 2}
     assert [(one.name, one.count) for one in found.workload.communications] == [
-        ("point-to-point over axis1, forward, 1000B", 2),
-        ("point-to-point over axis1, backward, 500B", 2),
+        ("point-to-point forward of 1000B", 2),
+        ("point-to-point backward of 500B", 2),
     ]
     around = [*calls, Recorded(6, "point-to-point", world, 1000, 4, to=0)]
     assert to_workload(around, 8, 2) == found
     far = to_workload([*calls, Recorded(0, "point-to-point", world, 10, to=7)], 8, 2, {"pipeline": 4, "tensor": 2})
     assert [str(one) for one in far.left_out] == [
-        "point-to-point in the group 0 7, 10B in all: the ranks are no neighbours along one of the axes "
+        "point-to-point from rank 0 to 7, 10B in all: the ranks are no neighbours along one of the axes "
         "pipeline=4,tensor=2"
     ]
 
@@ -170,7 +170,7 @@ def test_the_busiest_rank_counts_where_ranks_differ() -> None:
     found = to_workload(calls, 4)
     assert [(one.bytes, one.count) for one in found.workload.communications] == [(103, 2)]
     assert found.notes == (
-        "all-reduce over axis2 differs between ranks: rank 3 sends 206B, rank 0 200B in all; the former is taken",
+        "all-reduce over axis2 differs between ranks: rank 3 sends 206B, rank 0 200B in all; the first is taken",
     )
 
 

@@ -1,6 +1,8 @@
 """What is fuzzed: for each target how a case is made, and what is done with it, also with what was accepted."""
 
+import gzip
 import json
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -38,8 +40,11 @@ from meshwright.text.hostlist import format_hosts, parse_hosts
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
 from meshwright.workload.read import parse_flops, parse_params, parse_workload_yaml, write_workload
+from meshwright.workload.recorded import to_workload
+from meshwright.workload.traces.read import merged, trace_of
 from tests.fuzz import mutate
 from tests.measure.test_logs import BANDWIDTH, NCCL, OSU
+from tests.traces.test_traces import DUMPED, PROFILED
 
 
 @dataclass(frozen=True)
@@ -761,6 +766,46 @@ def _use_topologies(case: Any, folder: Path) -> None:
     assert parse_hosts(format_hosts(found.hosts), 10**6) == list(found.hosts)
 
 
+# Traces
+
+
+@cache
+def _traces() -> list[Any]:
+    """Traces of the profiler and dumps of Flight Recorder, with a few calls each."""
+    found = []
+    for path in (*PROFILED, *DUMPED):
+        data = path.read_bytes()
+        document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+        for key in ("traceEvents", "entries"):
+            if key in document:
+                document[key] = [one for k, one in enumerate(document[key]) if k < 20 or k % 10 == 0][:40]
+        found.append(document)
+    return found
+
+
+def _make_traces(random: Random) -> Any:
+    document = random.choice(_traces())
+    if random.random() < 0.7:
+        document = mutate.document(random, document)
+    if "entries" in document and random.random() < 0.5:
+        data = pickle.dumps(document, 2)
+        if random.random() < 0.5:
+            data = mutate.text(random, data.decode("latin-1")).encode("latin-1", "replace")
+    else:
+        data = mutate.as_json(random, document).encode(errors="replace")
+    return data, random.choice([None, {"data": 2, "tensor": 2}, {"a": 4}]), random.choice([1, 2, 3])
+
+
+def _use_traces(case: Any, _: Path) -> None:
+    data, axes, steps = case
+    recording = merged([trace_of(data, "rank_0")], 4)
+    found = to_workload(recording.calls, recording.world, steps, axes)
+    assert sum(one.bytes for one in found.left_out) <= sum(call.bytes * call.count for call in recording.calls)
+    size = prod(found.workload.axes.values())
+    if size <= 64 and len(found.workload.lines) <= 20:
+        mw.plan(f"gpu={size}@100GB/s", found.workload.axes, found.workload, top=1)
+
+
 TARGETS: dict[str, Target] = {
     "programs": Target(_make_program, _use_program, 0.4),
     "specs": Target(_make_spec, _use_spec, 0.25),
@@ -771,6 +816,7 @@ TARGETS: dict[str, Target] = {
     "results": Target(_make_results, _use_results, 0.04),
     "logs": Target(_make_log, _use_log, 0.05),
     "topologies": Target(_make_topologies, _use_topologies, 0.05),
+    "traces": Target(_make_traces, _use_traces, 0.04),
     "calls": Target(_make_call, _use_call, 0.04),
     "verbs": Target(_make_verb, _use_verb, 0.01),
 }

@@ -1,6 +1,6 @@
 """`meshwright workload`: what a training step sends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from meshwright.workload.communication import Communication
 from meshwright.workload.llm import AXES, DTYPES, Model, Recompute
 from meshwright.workload.read import PARSERS, load_workload, parse_share, workload_names, write_workload
 from meshwright.workload.sends import GROUPS
+from meshwright.workload.traces.read import workload_of_traces
 from meshwright.workload.workload import Workload, derive
 
 
 @click.group()
 def workload() -> None:
-    """Show or derive what a training step sends, for `meshwright plan --workload`."""
+    """Show, derive or record what a training step sends, for `meshwright plan --workload`."""
 
 
 @workload.command("list")
@@ -109,13 +110,46 @@ def _overlap(hide: tuple[str, ...]) -> dict[str, float]:
     return shares
 
 
-def _report(made: Workload, out: Path | None, as_json: bool) -> None:
+@workload.command("from-trace")
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=options.FILE)
+@click.option(
+    "--axes",
+    "axes_spec",
+    metavar="AXES",
+    help="The program's axes in row-major order of its ranks, like data=4,tensor=2 [default: the fewest that fit].",
+)
+@click.option("--steps", type=click.IntRange(1), help="How many steps the files have [default: their ProfilerStep#].")
+@click.option("--name", default="recorded", help="What the workload is called.")
+@options.out("Write the communications to this file.")
+@options.json
+def from_trace(
+    files: tuple[Path, ...], axes_spec: str | None, steps: int | None, name: str, out: Path | None, as_json: bool
+) -> None:
+    """Find out what a training step sends from traces of its ranks.
+
+    A FILE is a trace that torch.profiler wrote with record_shapes=True (.json or .json.gz), or a dump of PyTorch's
+    Flight Recorder (its pickle or its JSON). One rank tells its own calls; where ranks differ, give a file of each.
+
+    \b
+    meshwright workload from-trace trace.json.gz --out step.yaml
+    meshwright workload from-trace nccl_trace_rank_0 nccl_trace_rank_1 --steps 10 --axes data=4,tensor=2
+    """
+    found = workload_of_traces(files, parse_axes(axes_spec) if axes_spec else None, steps, name)
+    for note in found.notes:
+        say(f"note: {note}")
+    for one in found.left_out:
+        say(f"left out: {one}")
+    more = {"left_out": [one.document() for one in found.left_out], "notes": list(found.notes)}
+    _report(found.workload, out, as_json, more)
+
+
+def _report(made: Workload, out: Path | None, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
     if out is not None:
         write_workload(made, out)
         say(f"wrote {len(made.lines)} communications to {out}")
     if as_json:
         symbols = made.model.symbols(made.axes) if made.model else {}
-        print_json({**made.document(), "symbols": symbols, **needs(made)})
+        print_json({**made.document(), "symbols": symbols, **needs(made), **(more or {})})
         return
     if made.axes:
         click.echo(f"{made.name}, axes {format_counts(made.axes)}")

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from meshwright.errors import PlacementError, SpecError
 from meshwright.language.goals import Goal
@@ -58,10 +59,16 @@ class LeftOut:
     reason: str
 
     def __str__(self) -> str:
-        ranks = [self.call.rank, self.call.to] if self.call.to is not None else self.call.ranks
+        ranks = self.call.ranks
         listed = " ".join(map(str, ranks[:RANKS_SHOWN])) + (" …" if len(ranks) > RANKS_SHOWN else "")
+        where = f"in the group {listed}" if self.call.to is None else f"from rank {self.call.rank} to {self.call.to}"
         others = f" and {self.groups - 1} like it" if self.groups > 1 else ""
-        return f"{self.call.kind} in the group {listed}{others}, {format_amount(self.bytes)} in all: {self.reason}"
+        return f"{self.call.kind} {where}{others}, {format_amount(self.bytes)} in all: {self.reason}"
+
+    def document(self) -> dict[str, Any]:
+        """As plain data."""
+        ranks = [self.call.rank, self.call.to] if self.call.to is not None else list(self.call.ranks)
+        return {"kind": self.call.kind, "ranks": ranks, "groups": self.groups, "bytes": self.bytes, "why": self.reason}
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,8 @@ def to_workload(
     check_count(steps, "the number of steps", "10")
     if axes and prod(axes.values()) != world:
         raise PlacementError(
-            f"the axes {format_counts(axes)} multiply to {prod(axes.values())}, but the program has {world} ranks"
+            f"the axes {format_counts(axes)} multiply to {shown(prod(axes.values()))}, but the program has {world} "
+            f"ranks: expected axes that multiply to {world}"
         )
     calls = _renumbered([call for call in calls if len(call.ranks) > 1 and call.bytes], world, order)
     grid = Grid(axes) if axes else _found_grid(calls, world)
@@ -211,12 +219,14 @@ def _busiest(way: Way, calls: Sequence[Recorded]) -> tuple[list[Recorded], str]:
     if totals[most] == totals[least]:
         return own[most], ""
     amounts = f"rank {most} sends {format_amount(totals[most])}, rank {least} {format_amount(totals[least])}"
-    return own[most], f"{_title(way)} differs between ranks: {amounts} in all; the former is taken"
+    return own[
+        most
+    ], f"{_title(way)} over {'+'.join(way[1])} differs between ranks: {amounts} in all; the first is taken"
 
 
 def _title(way: Way) -> str:
-    goal, axes, direction = way
-    return f"{goal} over {'+'.join(axes)}" + {0: "", 1: ", forward", -1: ", backward"}[direction]
+    goal, _, direction = way
+    return str(goal) + {0: "", 1: " forward", -1: " backward"}[direction]
 
 
 def _alike(calls: Sequence[Recorded], steps: int) -> tuple[list[list[Recorded]], list[Recorded]]:
@@ -257,7 +267,7 @@ def _line(way: Way, calls: Sequence[Recorded], steps: int) -> Line:
     size = max(1, round(total / steps / count))
     sizes = {call.bytes for call in calls}
     mean = f"on average; {format_amount(min(sizes))} to {format_amount(max(sizes))}" if len(sizes) > 1 else ""
-    title = f"{_title(way)}, {format_amount(size)}"
+    title = f"{_title(way)} of {format_amount(size)}"
     return Line(Communication(axes, size, count, goal, title, round(hidden, 3)), formula=mean)
 
 

@@ -1,0 +1,1 @@
+"""What ranks sent, from files that profilers and PyTorch's Flight Recorder write."""
