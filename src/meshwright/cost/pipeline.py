@@ -65,7 +65,7 @@ class Pipeline:
         self._models = {1: model}
         self._options: dict[tuple[StepKind, tuple[int, ...]], Options] = {}
         self._priced: dict[tuple[int, LibraryRule], list[_Priced]] = {}
-        self._chosen: dict[tuple[Program, tuple[int, ...]], _Choices] = {}
+        self._chosen: dict[tuple[Program, tuple[int, ...]], Chosen] = {}
 
     def seconds(self, pipelined: Pipelined) -> float:
         """The time of all chunks: that of the first chunk, then a period for each of the others."""
@@ -133,7 +133,7 @@ class Pipeline:
         A program takes the best of all choices, given those of the others. Several programs begin with what is fastest
         for each step alone, and choose anew one after the other until none changes its choice.
         """
-        choices = [self._choices(program, counts) for program, _ in shares]
+        choices = [self.chosen(program, counts) for program, _ in shares]
         tables = [each.table.copy() for each in choices]
         for table, (_, count) in zip(tables, shares, strict=True):
             table[:, :, 1:] *= count / sum(many for _, many in shares)
@@ -154,12 +154,12 @@ class Pipeline:
                 break
         return times[every, picked[-1]], choices[0].picked[picked[0]]
 
-    def _choices(self, program: Program, counts: tuple[int, ...]) -> "_Choices":
+    def chosen(self, program: Program, counts: tuple[int, ...]) -> "Chosen":
         """All choices of algorithms for the steps of a program that may be best in something."""
         key = program, counts
         if key not in self._chosen:
             width = 3 + len(self.model.layout.system.levels)
-            found = _Choices(np.zeros((len(counts), 1, width)), np.zeros((1, 0), dtype=np.int64))
+            found = Chosen(np.zeros((len(counts), 1, width)), np.zeros((1, 0), dtype=np.int64))
             for kind in self._kinds(program):
                 found = found.followed(self.options(kind, counts).table)
             self._chosen[key] = found
@@ -167,13 +167,13 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class _Choices:
+class Chosen:
     """Choices of algorithms for the first steps of a program: a table as in `Options`, and the options picked."""
 
     table: Table
     picked: NDArray[np.int64]
 
-    def followed(self, step: Table) -> "_Choices":
+    def followed(self, step: Table) -> "Chosen":
         """Every choice with every option of the next step, without those that are nowhere better than another."""
         mine, next_one = self.table[:, :, None], step[:, None]
         table = mine + next_one
@@ -182,7 +182,7 @@ class _Choices:
         table = table.reshape(len(table), many * more, -1)
         picked = np.column_stack([np.repeat(self.picked, more, axis=0), np.tile(np.arange(more), many)])
         kept = _undominated(table)
-        return _Choices(table[:, kept], picked[kept])
+        return Chosen(table[:, kept], picked[kept])
 
 
 def _undominated(table: Table) -> NDArray[np.int64]:

@@ -147,11 +147,11 @@ class Planner:
         """Plans, the fastest first, with what is known of those that were not found."""
         # There may be too many orders of the axes on rings to compare them all.
         least = min([order.least for order in self.orders.values() if not order.proven], default=inf)
-        gap = max(0.0, 1 - least / plans[0].seconds) if plans[0].seconds else 0.0
+        gap = max(0.0, plans[0].seconds / least - 1) if least else 0.0
         if self.max_chunks == 1:
             return Ranking(plans, total, timed, gap)
         within = max((searched.gap for searched in self.searched.values()), default=0.0)
-        gap = 1 - (1 - gap) * (1 - within)
+        gap = (1 + gap) * (1 + within) - 1
         least = 0.0
         for planned in plans[0].communications:
             one, layout = planned.communication, layout_of(plans[0].placement, planned.communication.axes)

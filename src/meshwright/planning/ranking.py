@@ -16,10 +16,11 @@ class Ranking:
 
     placements: how many matrices there are; evaluated: how many of them were completed and timed. The others cannot be
     among the candidates: their first rows alone are enough to know that they are no faster than the last candidate.
-    gap: by which share of its time the first may be slower than the best, at most; 0 where it is proven to be the best.
+    gap: by which share of the best possible time the first may be slower than that, at most; 0 where it is proven to be
+    the best.
     at_least: no placement takes less; given where the search was interrupted, so that the candidates are only the best
     found so far.
-    least_seconds: on the first one's placement, no program in chunks and no mix of programs takes less.
+    least_seconds: on the first one's placement, no program in chunks and no mix of different programs takes less.
     """
 
     candidates: tuple[Plan, ...]
@@ -54,7 +55,7 @@ class Ranking:
             found = ": under the model, none of them is faster." if total > 1 else "."
         if self.least_seconds is not None:
             least, where = format_seconds(self.least_seconds), "on it" if total == 1 else "on the best of them"
-            found += f" No program in chunks and no mix of programs takes less than {least} {where}."
+            found += f" No program in chunks and no mix of different ones takes less than {least} {where}."
         return searched + found
 
 
@@ -68,7 +69,7 @@ class Sofar:
 
     @property
     def gap(self) -> float:
-        """By which share of its time the first may be slower than the best; infinite where nothing is known."""
+        """By which share of the best possible time the first may be slower; infinite where nothing is known."""
         return ratio(self.found.best[0][0], self.found.at_least) - 1 if self.found.best and self.found.at_least else inf
 
     def ranking(self) -> Ranking:
