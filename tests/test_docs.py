@@ -155,6 +155,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for rank in (0, 3):
         shutil.copy(traces / f"nccl_trace_rank_{rank}.json", tmp_path / f"nccl_trace_rank_{rank}")
     write(tmp_path / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", {"data": 4, "tensor": 2})
+    write(tmp_path / "racks.json", "rack=2@1GB/s,node=2@2GB/s,gpu=4@8GB/s", {"data": 8, "tensor": 2})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -392,7 +393,17 @@ def test_which_commands_take_json() -> None:
     assert sorted(re.findall(r"`([^`]+)`", said[1])) == sorted(without)
 
 
-OTHERS = {"--cases", "--exclude", "--of", "--node-rank", "--rdzv-backend", "--rankfile", "--strict"}
+OTHERS = {
+    "--cases",
+    "--distribution",
+    "--exclude",
+    "--mca",
+    "--of",
+    "--node-rank",
+    "--rdzv-backend",
+    "--rankfile",
+    "--strict",
+}
 """Options of torchrun, mpirun, srun, lstopo, mypy and our own benchmarks that the prose names."""
 
 

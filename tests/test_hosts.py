@@ -9,12 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import Placement, SpecError, fixed_row, parse_reduction, parse_system, plan, write_plan
-from meshwright.export.hosts import host_file, in_order, seatings
+from meshwright import Placement, Plan, SpecError, fixed_row, parse_reduction, parse_system, plan, write_plan
+from meshwright.export.formats import export
+from meshwright.export.hosts import in_order, seatings
+from meshwright.export.request import Request
 from meshwright.runtime.launch import mpirun_command
 from meshwright.text.hostlist import format_hosts, parse_hostfile, parse_hosts
 from tests.cli.test_verbs import run, run_json
 
+
+def crossed(system: str) -> Plan:
+    rows = [fixed_row("data", (1, 4))]
+    found = plan(parse_system(system), {"data": 4, "tensor": 2}, [parse_reduction("data=1KiB")], constraints=rows)
+    return found.candidates[0]
+
+
+PLANNED, ON_CORES = crossed("node=2@1GB/s,gpu=4@8GB/s"), crossed("node=2@1GB/s,core=4@8GB/s")
 CROSSED = Placement(parse_system("node=2,gpu=4"), ("data", "tensor"), ((1, 4), (2, 1)))
 
 
@@ -28,13 +38,15 @@ def test_each_rank_runs_where_the_placement_has_its_coordinates() -> None:
 
 
 def test_formats() -> None:
-    seats = seatings(CROSSED, ["a", "b"])
-    assert host_file(seats, "rankfile").splitlines()[:3] == ["rank 0=a slot=S*", "rank 1=b slot=S*", "rank 2=a slot=S*"]
-    bound = host_file(seats, "rankfile", bind=True).splitlines()
+    def lines(form: str, order: str = "axes", plan: Plan = PLANNED, bind: bool = False) -> list[str]:
+        return export(form, Request(plan, ("a", "b"), order, bind)).text.splitlines()
+
+    assert lines("rankfile")[:3] == ["rank 0=a slot=S*", "rank 1=b slot=S*", "rank 2=a slot=S*"]
+    bound = lines("rankfile", plan=ON_CORES, bind=True)
     assert bound[:3] == ["rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1"]
-    assert host_file(seats, "machinefile").splitlines()[:3] == ["a:1", "b:1", "a:1"]
-    assert host_file(seats, "slurm").splitlines() == ["a", "b"] * 4
-    assert host_file(seatings(CROSSED, ["a", "b"], "devices"), "slurm").splitlines() == ["a"] * 4 + ["b"] * 4
+    assert lines("hostfile")[:3] == ["a:1", "b:1", "a:1"]
+    assert lines("slurm") == ["a", "b"] * 4
+    assert lines("slurm", "devices") == ["a"] * 4 + ["b"] * 4
 
 
 @pytest.mark.parametrize(
@@ -138,9 +150,14 @@ def test_unknown_words() -> None:
     with pytest.raises(SpecError, match="unknown order 'axis'"):
         seatings(CROSSED, ["a", "b"], "axis")
     with pytest.raises(SpecError, match="unknown format 'lsf'"):
-        host_file([], "lsf")
-    with pytest.raises(SpecError, match="a slurm file cannot bind ranks to cores"):
-        host_file([], "slurm", bind=True)
+        export("lsf", Request(PLANNED))
+    with pytest.raises(SpecError, match="--bind means nothing in the format slurm; it is for rankfile"):
+        export("slurm", Request(PLANNED, ("a", "b"), bind=True))
+
+
+def test_ranks_are_bound_to_cores_only_where_devices_are_cores() -> None:
+    with pytest.raises(SpecError, match="--bind binds ranks to cores, but the devices of this system are gpus: --wrap"):
+        export("rankfile", Request(PLANNED, ("a", "b"), bind=True))
 
 
 @pytest.fixture
@@ -189,7 +206,29 @@ def test_an_order_that_a_file_cannot_say_is_told(tmp_path: Path) -> None:
     note = "the ranks are not in the order of the devices, which this file cannot say"
     assert note in run(*arguments).stderr
     assert note in run(*arguments, "--format", "slurm").stderr
-    assert note not in run(*arguments, "--bind").stderr
+    assert note not in run(*arguments, "--order", "devices").stderr
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
+def test_a_wrapper_gives_each_rank_its_gpu(variable: str, tmp_path: Path) -> None:
+    write_plan(PLANNED, tmp_path / "plan.json")
+    script = tmp_path / "wrapper"
+    assert run("hosts", str(tmp_path / "plan.json"), "--hosts", "a,b", "--wrapper", str(script)).exit_code == 0
+    for seat in seatings(PLANNED.placement, ["a", "b"]):
+        command = ["sh", str(script), "sh", "-c", "echo $0 $CUDA_VISIBLE_DEVICES", "an argument"]
+        done = subprocess.run(command, env={variable: str(seat.rank)}, capture_output=True, text=True, check=True)
+        assert done.stdout == f"an argument {seat.position}\n"
+    for environment, message in (({}, "start this with mpirun, mpiexec or srun"), ({variable: "8"}, "has 8 ranks")):
+        done = subprocess.run(["sh", str(script), "true"], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+def test_a_wrapper_is_for_gpus(tmp_path: Path) -> None:
+    write_plan(ON_CORES, tmp_path / "plan.json")
+    done = run("hosts", str(tmp_path / "plan.json"), "--hosts", "a,b", "--wrapper", str(tmp_path / "wrapper"))
+    assert done.exit_code == 2
+    assert "but the devices of this system are cores: --bind binds ranks to them in a rankfile" in done.stderr
 
 
 def ranks_started(plan_path: Path, folder: Path, *options: str) -> list[set[int]]:

@@ -172,6 +172,10 @@ def test_a_plan_file_that_names_five_million_nodes_costs_little(tmp_path: Path) 
     local = "40,000,000 ranks are too many for this machine: --local starts at most 1,024"
     for arguments, message in (
         (["hosts", str(path), "--hosts", "a"], "40,000,000 devices are too many for a line each; at most 1,048,576"),
+        (["export", str(path), "--to", "slurm", "--hosts", "a"], "40,000,000 devices are too many for a line each"),
+        (["export", str(path), "--to", "replica-groups"], "40,000,000 devices are too many to list in groups"),
+        (["export", str(path), "--to", "msccl"], "a group has 5000000 devices; at most 512 are written"),
+        (["export", str(path), "--to", "mscclpp"], "a group over data spans 625000 hosts"),
         (["run", str(path), "--engine", "numpy"], "40,000,000 devices in this process would hold up to"),
         (["run", str(path), "--engine", "numpy", "--bytes", "4B"], "run it where the devices are"),
         (["run", str(path), "--engine", "torch", "--local"], local),

@@ -25,6 +25,7 @@ from meshwright.cost.pipeline import Pipeline
 from meshwright.discovery.assemble import assemble
 from meshwright.discovery.read import FORMATS, read_topology
 from meshwright.errors import InvalidProgramError, MeshwrightError
+from meshwright.export.formats import FORMATS as EXPORTS
 from meshwright.export.hosts import seatings
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.language.parse import parse_pipelined
@@ -524,6 +525,7 @@ def _make_verb(random: Random) -> Any:
     verb = random.choice(
         [
             "hosts",
+            "export",
             "explain",
             "run",
             "accuracy",
@@ -549,6 +551,16 @@ def _make_verb(random: Random) -> Any:
             _pick(random, ["a,b", "n[1-2]", "a"]),
             "--order",
             random.choice(["axes", "devices"]),
+        ],
+        "export": [
+            "export",
+            "@0",
+            "--to",
+            _pick(random, list(EXPORTS)),
+            *random.choice(
+                [[], ["--hosts", _pick(random, ["a,b", "n[1-2]"])], ["--reduction", _pick(random, ["0", "1"])]]
+            ),
+            *random.choice([[], ["--order", "devices"], ["--instances", "2"], ["--label", _pick(random, ["rack=x"])]]),
         ],
         "explain": ["explain", "@0", *random.choice([[], ["--json"]])],
         "discover": [

@@ -25,6 +25,7 @@ VERBS = {
     "check": "Check that a program is valid, and show what devices hold.",
     "discover": "Work out a system from a cluster's topology files.",
     "explain": "Show where the time of a plan goes, and what would help.",
+    "export": "Write a plan for launchers, schedulers and libraries.",
     "hosts": "Write the placement of a plan for mpirun or Slurm.",
     "placements": "List or count the placements of axes on a system.",
     "plan": "Rank placements, with the best program for each reduction.",

@@ -8,34 +8,34 @@ import click
 from meshwright.cli import options
 from meshwright.cli.output import print_json, say
 from meshwright.errors import SpecError
-from meshwright.export.hosts import FORMATS, ORDERS, host_file, host_level, in_order, seatings
+from meshwright.export.formats import FORMATS
+from meshwright.export.hosts import gpu_wrapper, host_level, seatings
+from meshwright.export.request import Request
 from meshwright.planning.planfile import read_plan
-from meshwright.text.hostlist import parse_hostfile, parse_hosts
+from meshwright.text.files import write_file
+
+FORMS = {"rankfile": "rankfile", "machinefile": "hostfile", "slurm": "slurm"}
+"""The formats of this verb, by the names that `export` has for them."""
 
 
 @click.command()
 @options.plan
-@click.option(
-    "--hosts",
-    "names",
-    metavar="HOST,…",
-    help="The hosts, in the order of the plan's system; also as Slurm and PBS write them, like n[001-004],m7 or "
-    "n1/0*8+n2/0*8.",
-)
-@click.option("--hostfile", type=options.FILE, help="The hosts from a file, one per line, as mpirun and PBS have them.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="rankfile")
-@click.option(
-    "--bind", is_flag=True, help="In a rankfile: devices are cores, so bind each rank to the core of its number."
-)
-@click.option(
-    "--order",
-    type=click.Choice(ORDERS),
-    default="axes",
-    help="How the program numbers its ranks: row by row over the axes, or like the devices, as `meshwright run` does.",
-)
+@options.hosts
+@options.hostfile
+@click.option("--format", "form", type=click.Choice(list(FORMS)), default="rankfile")
+@options.bind
+@options.order
+@options.wrapper
 @options.json
 def hosts(
-    plan_path: Path, names: str | None, hostfile: Path | None, form: str, bind: bool, order: str, as_json: bool
+    plan_path: Path,
+    names: str | None,
+    hostfile: Path | None,
+    form: str,
+    bind: bool,
+    order: str,
+    wrapper: Path | None,
+    as_json: bool,
 ) -> None:
     """Write where each rank is to run, so that mpirun or Slurm applies the placement of the plan file PLAN.
 
@@ -46,34 +46,20 @@ def hosts(
       SLURM_HOSTFILE=ranks srun --distribution=arbitrary …
     """
     plan = read_plan(plan_path)
-    chosen = _names(names, hostfile)
+    if names is None and hostfile is None:
+        raise SpecError("say where the plan is to run: either --hosts a,b,… or --hostfile FILE")
+    chosen = options.given_hosts(names, hostfile)
+    if bind and form != "rankfile":
+        raise SpecError(f"a {form} file cannot bind ranks to cores, only a rankfile can")
     seats = seatings(plan.placement, chosen, order)
+    written = FORMATS[FORMS[form]].write(Request(plan, chosen, order, bind))
     each, system = len(seats) // len(chosen), plan.placement.system
+    if wrapper is not None:
+        write_file(wrapper, gpu_wrapper(system, seats))
     say(f"note: each host is taken for {host_level(system, len(chosen))}: {each} devices")
     if as_json:
         print_json([{**asdict(seat), "coordinates": plan.placement.coordinates(seat.device)} for seat in seats])
-    else:
-        click.echo(host_file(seats, form, bind), nl=False)
-        if form == "slurm":
-            say(
-                "note: Slurm sorts SLURM_NODELIST whatever the order of this file; programs that take its first host "
-                "for that of rank 0, like Lightning, need MASTER_ADDR set"
-            )
-        if not bind and not in_order(seats):
-            say(
-                "note: on some hosts the ranks are not in the order of the devices, which this file cannot say; "
-                "--json lists the position of each, to bind it to its device"
-            )
-
-
-def _names(names: str | None, hostfile: Path | None) -> list[str]:
-    if (names is None) == (hostfile is None):
-        raise SpecError("say where the plan is to run: either --hosts a,b,… or --hostfile FILE")
-    if names is not None:
-        return parse_hosts(names)
-    assert hostfile is not None
-    try:
-        text = hostfile.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read the host file {str(hostfile)!r}: {error}") from None
-    return parse_hostfile(text)
+        return
+    click.echo(written.text, nl=False)
+    for note in written.notes:
+        say(f"note: {note}")

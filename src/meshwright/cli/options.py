@@ -9,11 +9,13 @@ import click
 from meshwright.cli.output import say
 from meshwright.cost.library import library_names
 from meshwright.errors import SpecError
+from meshwright.export.hosts import ORDERS
 from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.language.program import ROOTED, Collective
 from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
 from meshwright.planning.planner import DEFAULT_LIBRARY
+from meshwright.text.hostlist import parse_hostfile, parse_hosts
 from meshwright.text.spec import parse_counts
 from meshwright.text.units import parse_seconds
 
@@ -87,6 +89,31 @@ device = click.option(
     help="For torch; the default is CUDA where all ranks have one. On a testbed, cuda means that all share one.",
 )
 
+hosts = click.option(
+    "--hosts",
+    "names",
+    metavar="HOST,…",
+    help="The hosts, in the order of the plan's system; also as Slurm and PBS write them, like n[001-004],m7 or "
+    "n1/0*8+n2/0*8.",
+)
+
+hostfile = click.option(
+    "--hostfile", type=FILE, help="The hosts from a file, one per line, as mpirun and PBS have them."
+)
+
+bind = click.option(
+    "--bind", is_flag=True, help="In a rankfile: devices are cores, so bind each rank to the core of its number."
+)
+
+order = click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default="axes",
+    help="How the program numbers its ranks: row by row over the axes, or like the devices, as `meshwright run` does.",
+)
+
+wrapper = out("Also write a shell script that starts a command with the GPU of its rank only.", "--wrapper")
+
 
 def collectives(without_rooted: bool) -> list[Collective]:
     """What programs may be made of, as the option `no_rooted` says."""
@@ -99,3 +126,18 @@ def given_hierarchy(spec: str) -> Hierarchy:
         if radix == 1:
             say(f"note: {name} has radix 1, so there is nothing to reduce over it: it is left out")
     return parse_hierarchy(spec)
+
+
+def given_hosts(names: str | None, hostfile: Path | None) -> tuple[str, ...]:
+    """The hosts from the command line or from a file; none where neither is given."""
+    if names is not None and hostfile is not None:
+        raise SpecError("say where the plan is to run: either --hosts a,b,… or --hostfile FILE")
+    if names is not None:
+        return tuple(parse_hosts(names))
+    if hostfile is None:
+        return ()
+    try:
+        text = hostfile.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read the host file {str(hostfile)!r}: {error}") from None
+    return tuple(parse_hostfile(text))

@@ -1,0 +1,1 @@
+"""Exports, and interpreters of the formats that describe whole programs."""
