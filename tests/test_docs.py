@@ -217,7 +217,7 @@ def test_names_in_code_are_known(block: Block) -> None:
     """Nothing is used that is neither imported, nor made, nor plainly the reader's own."""
     own = {
         "README.md": ["model"],
-        "engines.md": ["model", "tensor", "other", "fully_shard", "plan", "array"],
+        "engines.md": ["model", "tensor", "other", "fully_shard", "plan", "array", "step", "weights", "batch"],
     }.get(block.page, [])
     text = "".join(f"{name} = None\n" for name in own) + block.text
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821,E9", "-"]
@@ -261,10 +261,29 @@ def test_the_code_for_pytorch_runs(tmp_path: Path) -> None:
 def test_the_code_for_jax_runs(workplace: Path) -> None:
     from meshwright import read_plan
 
-    (block,) = code("engines.md", "meshwright.jax")
+    (block,) = code("engines.md", "from meshwright.jax")
     names: dict[str, Any] = {"plan": read_plan(workplace / "plan.json")}
     exec(block, names)
     assert np.array_equal(np.asarray(names["reduced"](np.arange(8.0))), [12.0, 16.0])
+
+
+def test_the_code_for_compiled_programs_runs() -> None:
+    import jax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    (block,) = code("engines.md", "meshwright.jax.workload")
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tensor"))
+    weights = jax.device_put(np.ones((8, 8)), NamedSharding(mesh, P("tensor", None)))
+    batch = jax.device_put(np.ones((4, 8)), NamedSharding(mesh, P("data", "tensor")))
+    names: dict[str, Any] = {
+        "step": jax.jit(lambda weights, batch: batch @ weights),
+        "weights": weights,
+        "batch": batch,
+    }
+    exec(block, names)
+    assert np.array_equal(names["result"], np.full((4, 8), 8.0))
+    assert names["weights"].sharding.mesh.devices.tolist() != mesh.devices.tolist()
 
 
 def test_the_code_for_mpi_runs(tmp_path: Path) -> None:
@@ -403,8 +422,9 @@ OTHERS = {
     "--rdzv-backend",
     "--rankfile",
     "--strict",
+    "--xla",
 }
-"""Options of torchrun, mpirun, srun, lstopo, mypy and our own benchmarks that the prose names."""
+"""Options of torchrun, mpirun, srun, lstopo, mypy, XLA and our own benchmarks that the prose names."""
 
 
 def test_options_in_the_prose_exist() -> None:

@@ -4,7 +4,7 @@ The mesh has an axis per factor of the placement, so that every group of a progr
 cannot be written to, and XLA decides what overlaps, so the runtime's payload and its walk are of no use here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,19 @@ from meshwright.runtime.calls import Chooser, Notices, Over, check_average, chec
 from meshwright.runtime.role import Flow, Role, role_of
 from meshwright.runtime.schedule import Copy
 from meshwright.runtime.seats import Seat, check_devices, layout_fault
-from meshwright.text.spec import format_counts
+from meshwright.text.spec import format_counts, is_name
+from meshwright.workload.recorded import Translation, to_workload
+from meshwright.workload.traces.hlo import hlo_calls
 
 try:
     import jax
     import jax.numpy as jnp
     from jax import lax
-    from jax.sharding import Mesh
+    from jax.sharding import Mesh, NamedSharding
 except ImportError as error:
     raise ImportError(f"meshwright.jax needs JAX ({error}): pip install 'meshwright[jax]'") from error
 
-__all__ = ["Reducer", "factor_mesh", "mesh"]
+__all__ = ["Reducer", "factor_mesh", "mesh", "placed", "workload"]
 
 
 def mesh(plan: Plan | Placement, devices: Sequence[Any] | None = None) -> Mesh:
@@ -59,6 +61,54 @@ def _devices(plan: Plan | Placement, devices: Sequence[Any] | None) -> tuple[Pla
     array = np.empty(len(devices), dtype=object)
     array[:] = devices
     return placement, array
+
+
+def placed(tree: Any, plan: Plan | Placement, devices: Sequence[Any] | None = None) -> Any:
+    """A tree whose arrays and NamedShardings are on the plan's mesh, each cut along the same axes as before.
+
+    With these a program that is written for its own mesh, with the axes of the plan, runs on the plan's: jit takes the
+    mesh from its arguments, or from the shardings that it is given. What else is in the tree stays as it is.
+    """
+    own = mesh(plan, devices)
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, NamedSharding):
+            return NamedSharding(_with_axes_of(leaf.mesh, own), leaf.spec, memory_kind=leaf.memory_kind)
+        if isinstance(leaf, jax.Array) and isinstance(leaf.sharding, NamedSharding):
+            return jax.device_put(leaf, moved(leaf.sharding))
+        return leaf
+
+    return jax.tree.map(moved, tree, is_leaf=lambda leaf: isinstance(leaf, NamedSharding))
+
+
+def _with_axes_of(other: Any, own: Mesh) -> Mesh:
+    """The plan's mesh with the kinds of axes of another, and with the axes of size 1 that the plan does not have."""
+    sizes = {name: size for name, size in other.shape.items() if size > 1}
+    planned = {name: size for name, size in own.shape.items() if size > 1}
+    if sizes != planned:
+        raise EngineError(
+            f"an array is on a mesh with the axes {format_counts(sizes)}, but the plan has {format_counts(planned)}: "
+            "plan for the axes of the program"
+        )
+    kinds = dict(zip(other.axis_names, other.axis_types, strict=True))
+    names = (*(name for name in own.axis_names if name in kinds), *(name for name in kinds if name not in own.shape))
+    shape = [other.shape[name] for name in names]
+    return Mesh(own.devices.reshape(shape), names, axis_types=tuple(kinds[name] for name in names))
+
+
+def workload(compiled: Any, axes: Mapping[str, int] | None = None, name: str = "compiled") -> Translation:
+    """What a compiled program sends in one run, as a workload; `jax.jit(step).lower(…).compile()` gives a program.
+
+    axes: those of its mesh, in order. If they are not given, they are those of the mesh in its shardings, or, where
+    there is none, the fewest that fit.
+    """
+    calls = hlo_calls(compiled.as_text() or "", "the compiled program")
+    known = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    meshes = [sharding.mesh for sharding in known if isinstance(sharding, NamedSharding)]
+    if axes is None and meshes and meshes[0].size == calls.world and all(map(is_name, meshes[0].shape)):
+        axes = dict(meshes[0].shape)
+    found = to_workload(calls.calls, calls.world, 1, axes, name=name)
+    return Translation(found.workload, found.left_out, (*calls.notes, *found.notes))
 
 
 class Reducer:

@@ -42,10 +42,11 @@ from meshwright.text.spec import format_counts
 from meshwright.text.units import format_bytes, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
 from meshwright.workload.read import parse_flops, parse_params, parse_workload_yaml, write_workload
 from meshwright.workload.recorded import to_workload
+from meshwright.workload.traces.hlo import hlo_calls
 from meshwright.workload.traces.read import merged, trace_of
 from tests.fuzz import mutate
 from tests.measure.test_logs import BANDWIDTH, NCCL, OSU
-from tests.traces.test_traces import DUMPED, PROFILED
+from tests.traces.test_traces import DUMPED, FILES, PROFILED
 
 
 @dataclass(frozen=True)
@@ -781,6 +782,9 @@ def _use_topologies(case: Any, folder: Path) -> None:
 # Traces
 
 
+SPLIT = FILES / "split.hlo"
+
+
 @cache
 def _traces() -> list[Any]:
     """Traces of the profiler and dumps of Flight Recorder, with a few calls each."""
@@ -796,6 +800,9 @@ def _traces() -> list[Any]:
 
 
 def _make_traces(random: Random) -> Any:
+    steps, axes = random.choice([1, 2, 3]), random.choice([None, {"data": 2, "tensor": 2}, {"a": 4}, {"a": 4, "b": 2}])
+    if random.random() < 0.3:
+        return _pick(random, [SPLIT.read_text()]).encode(errors="replace"), axes, 1
     document = random.choice(_traces())
     if random.random() < 0.7:
         document = mutate.document(random, document)
@@ -805,12 +812,14 @@ def _make_traces(random: Random) -> Any:
             data = mutate.text(random, data.decode("latin-1")).encode("latin-1", "replace")
     else:
         data = mutate.as_json(random, document).encode(errors="replace")
-    return data, random.choice([None, {"data": 2, "tensor": 2}, {"a": 4}]), random.choice([1, 2, 3])
+    return data, axes, steps
 
 
 def _use_traces(case: Any, _: Path) -> None:
     data, axes, steps = case
-    recording = merged([trace_of(data, "rank_0")], 4)
+    compiled = data.startswith(b"HloModule")
+    text = data.decode(errors="replace")
+    recording = hlo_calls(text, "t") if compiled else merged([trace_of(data, "rank_0")], 4)
     found = to_workload(recording.calls, recording.world, steps, axes)
     assert sum(one.bytes for one in found.left_out) <= sum(call.bytes * call.count for call in recording.calls)
     size = prod(found.workload.axes.values())

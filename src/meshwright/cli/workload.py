@@ -129,6 +129,7 @@ def from_trace(
 
     A FILE is a trace that torch.profiler wrote with record_shapes=True (.json or .json.gz), or a dump of PyTorch's
     Flight Recorder (its pickle or its JSON). One rank tells its own calls; where ranks differ, give a file of each.
+    Or it is the text of a program that XLA compiled, which tells the calls of all.
 
     \b
     meshwright workload from-trace trace.json.gz --out step.yaml

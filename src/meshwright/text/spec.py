@@ -141,15 +141,15 @@ def check_count(count: int, who: str, example: str) -> None:
         )
 
 
-def is_name(text: str) -> bool:
+def is_name(text: object) -> bool:
     """Whether it can be the name of a level or an axis."""
-    return _NAME.fullmatch(text) is not None
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def check_names(names: Sequence[str], what: str, example: str) -> None:
     """Refuse names that are not identifiers, appear twice, or are more than `MAX_NAMES`."""
     for name in names:
-        if not isinstance(name, str) or not is_name(name):
+        if not is_name(name):
             raise SpecError(
                 f"{shown(name)} in the {what} is not a name: expected letters, digits, '_' and '-', "
                 f"starting with a letter, as in {example!r}"

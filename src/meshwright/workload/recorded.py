@@ -160,11 +160,14 @@ def _renumbered(calls: Sequence[Recorded], world: int, order: Sequence[int] | No
 def _found_grid(calls: Sequence[Recorded], world: int) -> Grid:
     """The grid with the fewest axes; they are named like the groups that go along one of them."""
     weights: Counter[tuple[int, ...]] = Counter()
+    messages = []
     for call in calls:
-        if call.to is None or len(call.ranks) < world:
+        # The group of a message tells something only if it is more than the two ranks, and less than all.
+        if call.to is not None and len(call.ranks) in (2, world):
+            messages.append(call)
+        else:
             weights[tuple(sorted(call.ranks))] += call.bytes * call.count
-    for chain in _chains(call for call in calls if call.to is not None and len(call.ranks) == world):
-        weights[chain] += 1
+    weights.update(_chains(messages))
     # Of groups that contradict each other, those with the most bytes count.
     sizes = axis_sizes(sorted(weights, key=lambda ranks: (-weights[ranks], ranks)), world)
     plain = Grid({f"axis{k}": size for k, size in enumerate(sizes, 1)})
@@ -216,7 +219,7 @@ def _busiest(way: Way, calls: Sequence[Recorded]) -> tuple[list[Recorded], str]:
         own[call.rank].append(call)
     totals = {rank: _total(recorded) for rank, recorded in own.items()}
     most, least = max(totals, key=totals.__getitem__), min(totals, key=totals.__getitem__)
-    if totals[most] == totals[least]:
+    if totals[most] == totals[least] or way[0] is Goal.POINT_TO_POINT:  # the last stage of a pipeline sends nothing on
         return own[most], ""
     amounts = f"rank {most} sends {format_amount(totals[most])}, rank {least} {format_amount(totals[least])}"
     return own[

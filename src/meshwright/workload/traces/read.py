@@ -5,7 +5,6 @@ import json
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -15,26 +14,17 @@ from meshwright.errors import SpecError
 from meshwright.text.spec import check_path, shown
 from meshwright.workload.recorded import Recorded, Translation, to_workload
 from meshwright.workload.traces.flight import flight_trace, unpickled
+from meshwright.workload.traces.hlo import hlo_calls
 from meshwright.workload.traces.kineto import kineto_trace
-from meshwright.workload.traces.trace import RECEIVE, SEND, Call, Trace, wrong
+from meshwright.workload.traces.trace import RECEIVE, SEND, Call, Recording, Trace, wrong
 
 MOST_BYTES = 2**30
 """The most bytes of one file, unpacked."""
 
 _KNOWN = (
-    "a trace that torch.profiler wrote (export_chrome_trace, .json or .json.gz), or a dump of PyTorch's Flight "
-    "Recorder (its pickle or its JSON)"
+    "a trace that torch.profiler wrote (export_chrome_trace, .json or .json.gz), a dump of PyTorch's Flight Recorder "
+    "(its pickle or its JSON), or a program that XLA compiled (HloModule …)"
 )
-
-
-@dataclass(frozen=True)
-class Recording:
-    """The calls in several files, how many ranks the program has, the steps if they are known, and what is odd."""
-
-    calls: tuple[Recorded, ...]
-    world: int
-    steps: int | None
-    notes: tuple[str, ...]
 
 
 def workload_of_traces(
@@ -50,7 +40,7 @@ def workload_of_traces(
     """
     if not paths:
         raise SpecError(f"no trace is given; expected {_KNOWN}")
-    recording = merged([_read(check_path(path, "trace")) for path in paths], prod(axes.values()) if axes else None)
+    recording = _recording([check_path(path, "trace") for path in paths], prod(axes.values()) if axes else None)
     steps = steps or recording.steps
     if steps is None:
         raise SpecError(
@@ -60,12 +50,22 @@ def workload_of_traces(
     return Translation(found.workload, found.left_out, (*recording.notes, *found.notes))
 
 
-def _read(path: Path) -> Trace:
+def _recording(paths: Sequence[Path], world: int | None) -> Recording:
+    files = [(path.name, _read(path)) for path in paths]
+    for name, data in files:
+        if data[:9] == b"HloModule":
+            if len(files) > 1:
+                raise wrong(name, "a compiled program tells the calls of all ranks; give it alone")
+            return hlo_calls(data.decode(errors="replace"), name)
+    return merged([trace_of(data, name) for name, data in files], world)
+
+
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            return file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise SpecError(f"there is no trace {shown(str(path))}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
@@ -73,7 +73,6 @@ def _read(path: Path) -> Trace:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SpecError(f"cannot read the trace {shown(str(path))}: {reason}") from None
-    return trace_of(data, path.name)
 
 
 def trace_of(data: bytes, source: str) -> Trace:

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.errors import SpecError
 from meshwright.text.spec import shown
+from meshwright.workload.recorded import Recorded
 
 SEND, RECEIVE = "point-to-point", "receive"
 
@@ -61,6 +62,16 @@ class Trace:
     calls: tuple[Call, ...]
     steps: int | None = None
     cut: bool = False
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The calls of all ranks, how many ranks the program has, the steps if they are known, and what is odd."""
+
+    calls: tuple[Recorded, ...]
+    world: int
+    steps: int | None
+    notes: tuple[str, ...]
 
 
 def wrong(source: str, what: str) -> SpecError:
