@@ -274,8 +274,8 @@ def test_the_code_for_compiled_programs_runs() -> None:
 
     (block,) = code("engines.md", "meshwright.jax.workload")
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tensor"))
-    weights = jax.device_put(np.ones((8, 8)), NamedSharding(mesh, P("tensor", None)))
-    batch = jax.device_put(np.ones((4, 8)), NamedSharding(mesh, P("data", "tensor")))
+    weights = jax.device_put(np.ones((8, 8)), NamedSharding(mesh, P("data", None)))
+    batch = jax.device_put(np.ones((4, 8)), NamedSharding(mesh, P("tensor", "data")))
     names: dict[str, Any] = {
         "step": jax.jit(lambda weights, batch: batch @ weights),
         "weights": weights,
