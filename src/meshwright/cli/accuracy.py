@@ -7,6 +7,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.progress import progress
 from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, misses, report, scatter
 from meshwright.measure.records import read_measurements
@@ -39,8 +40,9 @@ def accuracy(
     Also the error of predicted times, how placements and programs differ as measured, and the worst misses.
     """
     profile = load_library(library)
-    pairs = join(read_measurements(measurements), profile, load_system(system_spec) if system_spec else None)
-    figures = report(pairs, noise)
+    with progress("predicting what was measured"):
+        pairs = join(read_measurements(measurements), profile, load_system(system_spec) if system_spec else None)
+        figures = report(pairs, noise)
     if plot is not None:
         scatter(pairs, plot)
         say(f"wrote {plot}")

@@ -8,6 +8,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
+from meshwright.cli.progress import counted
 from meshwright.cost.library import load_library
 from meshwright.errors import MeshwrightError, SpecError
 from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
@@ -65,10 +66,11 @@ def bench(
     chosen = [_placement(system, axes, text) for text in matrices]
     chosen = chosen or list(islice(placements(system, axes), MOST_MEASUREMENTS + 1))
     check_measurements(len(chosen) * len(reductions) * max(1, len(texts)))
+    looked_at = counted(chosen, "placements, looking for programs to measure", len(chosen))
     if texts:
-        wanted = [case_of(placement, reduction, profile, texts) for placement in chosen for reduction in reductions]
+        wanted = [case_of(placement, reduction, profile, texts) for placement in looked_at for reduction in reductions]
     else:
-        wanted = cases(chosen, reductions, profile, every, best, max_steps, options.collectives(no_rooted), sample)
+        wanted = cases(looked_at, reductions, profile, every, best, max_steps, options.collectives(no_rooted), sample)
     measure_cases(system, wanted, out, measuring)
 
 

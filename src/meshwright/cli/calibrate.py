@@ -10,6 +10,7 @@ import yaml
 from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.progress import progress
 from meshwright.cost.library import library_document, load_library
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
@@ -76,9 +77,11 @@ def calibrate(
         seen += observations(read_measurements(measurements))
     elif not logs:
         raise SpecError("say what to calibrate from: --measurements FILE to measure, or --log LEVEL=FILE")
-    found = fit(system, profile, seen)
-    if shared_processors:
-        found = replace(found, system=with_shared(found.system, message_rate(system, profile, seen), system, profile))
+    with progress(f"fitting {len(seen):,} observations"):
+        found = fit(system, profile, seen)
+        if shared_processors:
+            rate = message_rate(system, profile, seen)
+            found = replace(found, system=with_shared(found.system, rate, system, profile))
     _write(found, out, library_out)
     _show(found, as_json)
 

@@ -9,6 +9,7 @@ import yaml
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.progress import progress
 from meshwright.discovery.assemble import Discovery, assemble
 from meshwright.discovery.read import FORMATS, read_topology
 from meshwright.errors import SpecError
@@ -56,7 +57,8 @@ def discover(
     only = parse_hosts(names) if names is not None else None
     if not files and (only is None or node_type is None):
         raise SpecError("name topology files, or say --hosts and --node-type")
-    found = assemble([read_topology(path, form) for path in files], only, node_type, name)
+    with progress("reading the topology"):
+        found = assemble([read_topology(path, form) for path in files], only, node_type, name)
     if out is not None:
         write_file(out, _file(found, files))
     if hosts_out is not None:

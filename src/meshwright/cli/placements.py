@@ -6,6 +6,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_count, print_json, say
+from meshwright.cli.progress import counted, listed, progress
 from meshwright.errors import TooLargeError
 from meshwright.placement.placement import count_placements, parse_axes
 from meshwright.placement.placement import placements as all_placements
@@ -30,7 +31,8 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
     system, axes = load_system(system_spec), parse_axes(axes_spec)
     if count_only and first is not None:
         raise click.UsageError("--count and --first exclude each other")
-    count = _count(system, axes, first)
+    with progress("counting placements"):
+        count = _count(system, axes, first)
     if count_only:
         print_count(count, as_json)
         return
@@ -40,7 +42,7 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
             f"there are {count:,} placements, more than the {LIST_LIMIT:,} that can be listed; use --count for the "
             "number, --first N for some of them, or meshwright.placements() in Python for all, lazily"
         )
-    listed = islice(all_placements(system, axes), shown)
+    some = islice(all_placements(system, axes), shown)
     if count is None or shown < count:
         say(f"note: the first {shown} of {'too many to count' if count is None else count} placements")
     if as_json:
@@ -49,13 +51,16 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
                 "count": count,
                 "system": {level.name: level.count for level in system.levels},
                 "axes": axes,
-                "placements": [{"matrix": [list(row) for row in placement.matrix]} for placement in listed],
+                "placements": [
+                    {"matrix": [list(row) for row in placement.matrix]}
+                    for placement in counted(some, "placements", shown)
+                ],
             }
         )
         return
     many = "very many placements" if count is None else f"{count} placement{'s' if count != 1 else ''}"
     click.echo(f"{many} of {axes_spec} on {system.name}")
-    for number, placement in enumerate(listed, 1):
+    for number, placement in enumerate(listed(some, "placements", shown), 1):
         click.echo(f"\nplacement {number}: {[list(row) for row in placement.matrix]}\n{placement}")
 
 

@@ -2,7 +2,9 @@
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -116,7 +118,7 @@ def plan(
 
     With --placement and one reduction, rank the programs of that placement. What takes more than two seconds shows its
     progress on stderr, if that is a terminal. Ctrl-C ends the search with the best found so far and the gap that is
-    left.
+    left; with --choose, with the best of the sizes that were tried.
     """
     if bool(reductions) == bool(workload_spec):
         raise SpecError("give either --reduce (one or more) or --workload")
@@ -145,13 +147,21 @@ def plan(
     else:
         placement = None if matrix is None else parse_placement(matrix, system, tuple(axes))
         ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
-    compare = compare and ranking.at_least is None
-    found = habits(Planner(system, axes, communications, **settings)) if compare else []
+    answer = Answer(axes, ranking, constraints, top, workload, choices, [], matrix is not None)
+    if compare:
+        answer = _compared(answer, Planner(system, axes, communications, **settings))
     if out is not None:
         write_plan(ranking.candidates[0], out)
         say(f"wrote the best plan to {out}")
-    answer = Answer(axes, ranking, constraints, top, workload, choices, found, matrix is not None)
     _print(answer, as_json)
+
+
+def _compared(answer: Answer, planner: Planner) -> Answer:
+    """An answer beside what other tools would do, unless it is only the best so far."""
+    if answer.interrupted:
+        return answer
+    with progress("planning the placements of other tools"):
+        return replace(answer, habits=habits(planner))
 
 
 def _print(answer: Answer, as_json: bool) -> None:
@@ -160,7 +170,7 @@ def _print(answer: Answer, as_json: bool) -> None:
         print_json(_document(answer))
     else:
         print_answer(answer)
-    if answer.ranking.at_least is not None:
+    if answer.interrupted:
         sys.exit(128 + signal.SIGINT)
 
 
@@ -176,14 +186,20 @@ def _best_so_far(search: Callable[..., Ranking]) -> Ranking:
             text += f", best so far {format_seconds(found.best[0][0])}, gap {sofar.gap:.1%}"
         show(text)
 
+    with progress() as show, _ended_by_ctrl_c(lambda: bool(last and last[0].found.best)):
+        return search(watch=watch)
+    return last[0].ranking()
+
+
+@contextmanager
+def _ended_by_ctrl_c(found: Callable[[], bool]) -> Iterator[None]:
+    """Let Ctrl-C end a search that has found something; another one then ends all without an answer."""
     try:
-        with progress() as show:
-            return search(watch=watch)
+        yield
     except Interrupted as ended:
-        if ended.number != signal.SIGINT or not last or not last[0].found.best:
+        if ended.number != signal.SIGINT or not found():
             raise
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more ends it without an answer
-        return last[0].ranking()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _choose(system: System, workload: str, choose: str, axes: dict[str, int], search: dict[str, Any]) -> Choices:
@@ -192,9 +208,16 @@ def _choose(system: System, workload: str, choose: str, axes: dict[str, int], se
     free = split_items(choose, "axes to choose", "data,tensor,pipeline")
     fixed = axes or {axis: size for axis, size in file.axes.items() if axis not in free}
 
-    with progress() as show:
-        tell = lambda done, every: show(f"{done:,} of {every:,} choices of sizes")  # noqa: E731
-        return choose_sizes(system, file, free, fixed, progress=tell, **search)
+    last: list[Choices] = []
+
+    def watch(sofar: Choices) -> None:
+        last[:] = [sofar]
+        text = f"{sofar.tried:,} of {sofar.ways:,} choices of sizes"
+        show(text + f", best so far {format_seconds(sofar.best[0].seconds)}" if sofar.best else text)
+
+    with progress() as show, _ended_by_ctrl_c(lambda: bool(last and last[0].best)):
+        return choose_sizes(system, file, free, fixed, watch=watch, **search)
+    return last[0]
 
 
 def _document(answer: Answer) -> dict[str, Any]:
@@ -208,7 +231,7 @@ def _document(answer: Answer) -> dict[str, Any]:
         "evaluated": ranking.evaluated,
         "pruned": ranking.pruned,
         "gap": ranking.gap if isfinite(ranking.gap) else None,
-        "interrupted": ranking.at_least is not None,
+        "interrupted": answer.interrupted,
         "at_least_seconds": ranking.at_least,
         "least_seconds": ranking.least_seconds,
         "constraints": [str(constraint) for constraint in answer.constraints],

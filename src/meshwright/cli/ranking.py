@@ -42,6 +42,11 @@ class Answer:
         """The best plan."""
         return self.ranking.candidates[0]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether this is only the best so far."""
+        return self.ranking.at_least is not None or (self.choices is not None and self.choices.interrupted)
+
 
 def print_answer(answer: Answer) -> None:
     """Write all of an answer."""
@@ -74,7 +79,13 @@ def _print_choices(choices: Choices, top: int) -> None:
         rows.append([number, format_counts(made.axes), *map(format_seconds, seconds), memory])
     print_table(["", "sizes", "time", "communication", *(["computing"] if known else []), "memory"], rows)
     refused = "; ".join(f"{count} not possible: {reason}" for reason, count in choices.refused.items())
-    click.echo(f"\n{choices.tried} choices of sizes{'; ' + refused if refused else ''}.")
+    tried = (
+        f"{choices.tried} of {choices.ways} choices of sizes"
+        if choices.interrupted
+        else f"{choices.tried} choices of sizes"
+    )
+    rest = "; not proven: interrupted, and others may be faster" if choices.interrupted else ""
+    click.echo(f"\n{tried}{'; ' + refused if refused else ''}{rest}.")
     if not known:
         click.echo("Compared by communication alone; with 'flops' in the model, computing and the bubble count too.")
     click.echo("\nWith the first:\n")

@@ -7,6 +7,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, say
+from meshwright.cli.progress import counted, progress
 from meshwright.planning.reproduce import MACHINES, WIN, Case, Summary, cases, search_costs, summary
 from meshwright.text.files import write_file
 
@@ -20,8 +21,9 @@ def reproduce(library: str, out: Path | None, as_json: bool) -> None:
     found: dict[str, list[Case]] = {}
     for machine in MACHINES:
         say(f"{machine}: all placements of one to three axes, every reduction …")
-        found[machine] = list(cases(machine, library))
-    costs = [cost for levels in (2, 3, 4) for cost in search_costs(levels)]
+        found[machine] = list(counted(cases(machine, library), "cases"))
+    with progress("looking for all programs, with each technique"):
+        costs = [cost for levels in (2, 3, 4) for cost in search_costs(levels)]
     everything = [case for listed in found.values() for case in listed]
     sums = {machine: summary(listed) for machine, listed in found.items()} | {"all": summary(everything)}
     page = _page(library, sums, everything, [asdict(cost) for cost in costs])

@@ -1,9 +1,11 @@
 """Choosing the sizes of the axes too: every way to multiply to the devices that the model and the constraints allow."""
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 from meshwright.cost.library import Library, load_library
@@ -41,16 +43,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices, the fastest first; how many there were, and why others were refused."""
+    """The choices, the fastest first; how many were tried of how many, and why some of these were refused."""
 
     best: tuple[Choice, ...]
     tried: int
+    ways: int
     refused: Mapping[str, int]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether some were not tried, so that one of these may be the best."""
+        return self.tried < self.ways
 
     def document(self, top: int) -> dict[str, Any]:
         """The `top` best as plain data."""
         return {
             "tried": self.tried,
+            "ways": self.ways,
             "refused": dict(self.refused),
             "best": [
                 {"axes": dict(c.workload.axes), "seconds": c.seconds, "memory_bytes": c.workload.memory}
@@ -97,23 +106,26 @@ def choose_sizes(
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
     max_chunks: int = 1,
-    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    watch: Callable[[Choices], object] = lambda _: None,
 ) -> Choices:
-    """The best sizes of the `free` axes; the others are `fixed`."""
+    """The best sizes of the `free` axes; the others are `fixed`.
+
+    `watch` is called now and then with what was tried so far; it may raise an exception to end the search.
+    """
     _check_choice(system, file, free, fixed, constraints)
     if isinstance(library, str):
         library = load_library(library)
     ways = list(_ways(system.devices // prod(fixed.values()), len(free)))
     refused: Counter[str] = Counter()
-    found: list[Choice] = []
+    found: list[Choice] = []  # the fastest first
     for number, sizes in enumerate(ways):
-        progress(number, len(ways))
+        watch(Choices(tuple(found[:top]), number, len(ways), Counter(refused)))
         axes = {**fixed, **dict(zip(free, sizes, strict=True))}
         try:
             workload = file.workload(axes)
             check_memory(workload)
             planner = Planner(system, axes, workload.communications, library, max_steps, collectives, max_chunks)
-            found.append(Choice(workload, planner.best(top, constraints)))
+            insort(found, Choice(workload, planner.best(top, constraints)), key=attrgetter("seconds"))
         except TooLargeError:
             raise
         except (SpecError, PlacementError) as error:
@@ -121,7 +133,7 @@ def choose_sizes(
     if not found:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in refused.most_common())
         raise PlacementError(f"none of {len(ways)} ways to choose {', '.join(free)} can be had: {reasons}")
-    return Choices(tuple(sorted(found, key=lambda choice: choice.seconds)), len(ways), refused)
+    return Choices(tuple(found), len(ways), len(ways), refused)
 
 
 def _check_choice(
