@@ -3,11 +3,16 @@
 import re
 from dataclasses import replace
 from itertools import islice
+from math import prod
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright import (
     Goal,
+    Hierarchy,
     Pipelined,
     Placement,
     Program,
@@ -20,6 +25,7 @@ from meshwright import (
 from meshwright.export.formats import export
 from meshwright.export.request import Exported, Request
 from meshwright.language.goals import PROGRAM_GOALS
+from tests.cli.test_verbs import run, run_json
 from tests.export.memory import RaceError
 from tests.export.msccl import DeadlockError, Run, check, parse
 from tests.export.plans import SIZE, plan_of
@@ -57,6 +63,35 @@ def test_samples_of_more_devices_in_chunks(goal: Goal) -> None:
 def test_three_levels(goal: Goal) -> None:
     for program in islice(program_graph(3, goal, max_steps=4).programs(), 0, 400, 40):
         check(exported(Pipelined.of(program, 2), "rack=2,node=3,gpu=2", goal).text)
+
+
+@given(st.data(), st.sampled_from(PROGRAM_GOALS))
+def test_any_hierarchy_chunks_and_instances(data: st.DataObject, goal: Goal) -> None:
+    radices = data.draw(st.lists(st.sampled_from([2, 2, 3, 4]), min_size=1, max_size=3).filter(lambda r: prod(r) <= 18))
+    hierarchy = Hierarchy(tuple("abc"[: len(radices)]), tuple(radices))
+    programs = list(islice(program_graph(len(radices), goal, max_steps=4).programs(), 500))
+    mixed = data.draw(st.lists(st.tuples(st.sampled_from(programs), st.integers(1, 3)), min_size=1, max_size=2))
+    plan = plan_of(Pipelined(tuple(mixed)), hierarchy, goal)
+    try:
+        found = export("msccl", Request(plan, instances=data.draw(st.integers(1, 2))))
+    except SpecError as refused:
+        if "room for 256" not in str(refused):
+            raise
+        return
+    check(found.text, seed=data.draw(st.integers(0, 100)))
+
+
+def test_a_plan_of_the_planner_in_chunks(tmp_path: Path) -> None:
+    system, path = "node=4@1GB/s,gpu=4@8GB/s", str(tmp_path / "plan.json")
+    arguments = ["plan", "--system", system, "--axes", "data=16", "--reduce", "data=64MiB", "--chunks", "8"]
+    assert run(*arguments, "--out", path).exit_code == 0
+    out = tmp_path / "allreduce.xml"
+    done = run("export", path, "--to", "msccl", "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == ""
+    algorithm = check(out.read_text())
+    assert int(algorithm.attributes["nchunksperloop"]) > 16, "it is planned in chunks"
+    assert run_json("export", path, "--to", "msccl")["text"] == out.read_text()
 
 
 def test_chunks_that_take_different_programs() -> None:
@@ -182,6 +217,27 @@ def test_the_interpreter_finds_wrong_results() -> None:
     text = exported("AllReduce all", "gpu=2").text
     with pytest.raises(AssertionError):
         check(broken(text, 'type="rrc"', 'type="r"'))
+
+
+def test_the_interpreter_runs_a_ring_as_nccl_does_it() -> None:
+    """Each thread block sends and receives at once, so that it needs a queue: without one, all wait to send."""
+    size, lines = 4, []
+    for gpu in range(size):
+        kinds = ["s", *["rrs"] * (size - 2), "rrcs", *["rcs"] * (size - 2), "r"]
+        lines.append(f'<gpu id="{gpu}" i_chunks="{size}" o_chunks="{size}" s_chunks="0">')
+        lines.append(f'<tb id="0" send="{(gpu + 1) % size}" recv="{(gpu - 1) % size}" chan="0">')
+        for s, kind in enumerate(kinds):
+            at = (gpu - s) % size
+            lines.append(
+                f'<step s="{s}" type="{kind}" srcbuf="i" srcoff="{at}" dstbuf="i" dstoff="{at}" cnt="1" depid="-1" '
+                'deps="-1" hasdep="0"/>'
+            )
+        lines += ["</tb>", "</gpu>"]
+    head = f'<algo nchannels="1" nchunksperloop="{size}" ngpus="{size}" coll="allreduce" inplace="1" outofplace="0">'
+    algorithm = parse("".join([head, *lines, "</algo>"]))
+    Run(algorithm, in_place=True, capacity=2).run()
+    with pytest.raises(DeadlockError):
+        Run(algorithm, in_place=True, capacity=0).run()
 
 
 def test_a_queue_between_devices_changes_nothing() -> None:

@@ -1,11 +1,15 @@
 """MSCCL++ execution plans: programs inside a node are run by the interpreter; and what there is no room for."""
 
 import json
+from itertools import islice
+from math import prod
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from meshwright import Goal, Pipelined, SpecError, parse_hierarchy, parse_pipelined, program_graph
+from meshwright import Goal, Hierarchy, Pipelined, SpecError, parse_hierarchy, parse_pipelined, program_graph
 from meshwright.export.formats import export
 from meshwright.export.request import Exported, Request
 from tests.export.memory import RaceError
@@ -32,6 +36,22 @@ def test_every_program_gives_the_true_result(goal: Goal, chunks: int, instances:
         Run(exported(Pipelined.of(program, chunks), goal=goal, instances=instances).text, seed=count).run()
         count += 1
     assert count == graph.count()
+
+
+@given(st.data(), st.sampled_from(GOALS))
+def test_any_hierarchy_chunks_and_instances(data: st.DataObject, goal: Goal) -> None:
+    radices = data.draw(st.lists(st.sampled_from([2, 2, 3, 4]), min_size=1, max_size=3).filter(lambda r: prod(r) <= 12))
+    hierarchy = Hierarchy(tuple("abc"[: len(radices)]), tuple(radices))
+    programs = list(islice(program_graph(len(radices), goal, max_steps=4).programs(), 500))
+    mixed = data.draw(st.lists(st.tuples(st.sampled_from(programs), st.integers(1, 2)), min_size=1, max_size=2))
+    request = Request(plan_of(Pipelined(tuple(mixed)), hierarchy, goal), ("a",), instances=data.draw(st.integers(1, 2)))
+    try:
+        found = export("mscclpp", request)
+    except SpecError as refused:
+        if "there is room for" not in str(refused):
+            raise
+        return
+    Run(found.text, seed=data.draw(st.integers(0, 100))).run()
 
 
 def test_more_devices_than_an_operation_takes() -> None:

@@ -14,6 +14,7 @@ from meshwright.placement.placement import Placement
 
 PREFIX = "kueue.x-k8s.io/podset-slice-"
 HOSTNAME = "kubernetes.io/hostname"
+MOST_LAYERS = 3
 
 
 class _Dumper(yaml.SafeDumper):
@@ -82,6 +83,8 @@ def _annotations(request: Request, levels: list[tuple[int, int]]) -> dict[str, s
             )
     if not levels:
         return {}
+    if len(levels) > MOST_LAYERS:
+        raise SpecError(f"Kueue takes at most {MOST_LAYERS} levels above hosts, and the system has {len(levels)}")
     if len(levels) == 1:
         return {f"{PREFIX}required-topology": request.labels[names[0]], f"{PREFIX}size": str(levels[0][1])}
     layers = [{"topology": request.labels[name], "size": size} for name, (_, size) in zip(names, levels, strict=True)]
@@ -101,7 +104,7 @@ def _about(placement: Placement, levels: list[tuple[int, int]], hosts: int, each
 
 def _notes(request: Request, levels: list[tuple[int, int]]) -> Iterator[str]:
     if levels:
-        yield "Kueue 0.13 and later keeps consecutive pods together, but decides itself which of the hosts a pod gets"
+        yield "Kueue keeps consecutive pods together, but decides itself which of the hosts a pod gets"
     else:
         yield "the hosts of this system are all alike, so Kueue needs no annotation"
     if len(levels) > 1:
