@@ -13,9 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from meshwright.errors import SpecError
 from meshwright.language.goals import Goal, Holding
 from meshwright.language.program import Collective, Pipelined, Program, device_groups
 from meshwright.placement.hierarchy import Hierarchy, digits_of
+
+MOST_DEVICES = 512
+"""The most devices of a group: a file grows with their square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,13 @@ class Cells:
 
     def __init__(self, pipelined: Pipelined, hierarchy: Hierarchy, goal: Goal, instances: int = 1) -> None:
         """instances: how many copies of the programs run side by side, each with its share of the payload."""
+        if hierarchy.size == 1:
+            raise SpecError("the program does nothing, as its group is a single device")
+        if hierarchy.size > MOST_DEVICES:
+            raise SpecError(
+                f"the file lists what every device of a group does, and a group has {hierarchy.size} devices; at most "
+                f"{MOST_DEVICES} are written"
+            )
         self.hierarchy, self.goal, self.instances = hierarchy, goal, instances
         self.flows = tuple(_interleaved(pipelined))
         self.chunks = len(self.flows) * instances
@@ -77,6 +88,12 @@ class Cells:
             return Place("o", chunk)
         kept = self.goal.end is Holding.WHOLE or (self.goal.end is Holding.ROOT and device == 0)
         return Place("o" if kept else "s", self.number(chunk, cell))
+
+    def places(self, device: int) -> tuple[dict[int, Place | None], dict[int, Place]]:
+        """For all cells, by their numbers: where a device has them before the program, and where it writes them."""
+        every = [(chunk, cell) for chunk in range(self.chunks) for cell in range(self.each)]
+        given = {self.number(*one): self.given(device, *one) for one in every}
+        return given, {self.number(*one): self.home(device, *one) for one in every}
 
     def sizes(self) -> tuple[int, int]:
         """The cells of the input and of the output."""

@@ -1,7 +1,10 @@
 """A placement as code: the line that makes its mesh in PyTorch or JAX, and Megatron's order string."""
 
+from contextlib import suppress
+
+from meshwright.errors import SpecError
+from meshwright.export.megatron import order_string
 from meshwright.placement.placement import Placement
-from meshwright.planning.orders import megatron_string, order_giving
 
 
 def mesh_code(placement: Placement) -> dict[str, str]:
@@ -27,8 +30,9 @@ def mesh_code(placement: Placement) -> dict[str, str]:
     turned = "" if order == sorted(order) else f".reshape({shape_text}).permute({turn_text})"
     ranks = f"torch.arange({system.devices}){turned}.reshape({sizes})"
     devices = f"np.array(jax.devices()){turned.replace('permute', 'transpose')}.reshape({sizes})"
-    giving = order_giving(placement)
-    text = megatron_string([axis for axis in giving if placement.sizes[axis] > 1]) if giving else None
+    text = ""
+    with suppress(SpecError):
+        text = order_string(placement)
     return {
         "torch": f'DeviceMesh("cuda", {ranks}, mesh_dim_names=({names}))',
         "jax": f"Mesh({devices}, ({names}))",

@@ -1,10 +1,9 @@
 """MSCCL's XML: a whole program with its chunks, as thread blocks that send, receive and add up.
 
-Every step of a program is a channel. In it a device has a thread block that sends to the next member of its group, and
-one that receives from the previous member: ReduceScatter, AllGather and AllReduce go around rings, Reduce and Broadcast
-along a chain. Thread blocks work in the order of one list of all messages, so that they cannot wait in a circle. A step
-of a thread block waits for those of others that it must not overtake: who wrote what it reads, and who uses what it
-overwrites.
+Every step of a program has a channel of its own. There a device has one thread block that sends to the next member of
+its group, and one that receives from the previous member: ReduceScatter, AllGather and AllReduce go around rings,
+Reduce and Broadcast along a chain. All thread blocks follow one list of all messages, so that they never wait in a
+circle. Steps of different thread blocks that use the same cell wait for each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,9 +24,6 @@ FEWER_STEPS = 64
 
 MOST_CHANNELS = 32
 """MAXCHANNELS of NCCL 2.12, on which MSCCL is built."""
-
-MOST_DEVICES = 512
-"""The most devices of a group; the file grows with their square."""
 
 MOST_CELLS_SENT = 71
 """The most cells of one message: less than MSCCL_MAX_COUNT."""
@@ -77,7 +73,7 @@ def _channels(cells: Cells) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A step of a thread block. after: in other blocks, the number of the last of their steps that it waits for."""
+    """A step of a thread block. after: the blocks that it waits for, each with the place of the step in its list."""
 
     kind: str
     source: Place
@@ -117,16 +113,7 @@ class _Gpu:
     def __init__(self, device: int, cells: Cells) -> None:
         self.device = device
         self.blocks: dict[tuple[int, int, int], _Block] = {}
-        self.at = {
-            cells.number(chunk, cell): cells.given(device, chunk, cell)
-            for chunk in range(cells.chunks)
-            for cell in range(cells.each)
-        }
-        self.home = {
-            cells.number(chunk, cell): cells.home(device, chunk, cell)
-            for chunk in range(cells.chunks)
-            for cell in range(cells.each)
-        }
+        self.at, self.home = cells.places(device)
         self.writer: dict[int, tuple[_Block, int]] = {}
         self.readers: dict[int, list[tuple[_Block, int]]] = {}
 
@@ -139,7 +126,11 @@ class _Gpu:
         numbers: Sequence[int],
         writes: bool,
     ) -> None:
-        """Add a step on some cells to the thread block with this send, recv and channel."""
+        """Add a step on some cells to the thread block with this send, recv and channel.
+
+        It waits for the step that has written a cell last, and if it writes also for those that have read it since. For
+        example, a block that passes on a sum waits for the step of the receiving block that has made the sum.
+        """
         block = self.blocks.setdefault(key, _Block(*key))
         before = [self.writer[number] for number in numbers if number in self.writer]
         if writes:
@@ -245,13 +236,6 @@ def _finish(gpu: _Gpu) -> None:
 
 def _check_size(cells: Cells) -> None:
     """Refuse what MSCCL surely has no room for, before it is worked out."""
-    if cells.hierarchy.size == 1:
-        raise SpecError("msccl: the program does nothing, as its group is a single device")
-    if cells.hierarchy.size > MOST_DEVICES:
-        raise SpecError(
-            f"msccl: the file lists what every device of a group does, and a group has {cells.hierarchy.size} devices; "
-            f"at most {MOST_DEVICES} are written"
-        )
     if _channels(cells) > MOST_CHANNELS:
         raise SpecError(
             f"msccl: the steps of all programs in {cells.instances} instances need {_channels(cells)} channels, and "

@@ -45,6 +45,7 @@ def mscclpp(request: Request) -> Exported:
     _check_one_node(request, planned)
     assert planned.pipelined is not None
     cells = Cells(planned.pipelined, hierarchy, goal)
+    _check_room(cells.chunks * request.instances, MOST_BLOCKS, "thread blocks, one for each chunk and instance")
     gpus = [_Gpu(device, cells) for device in range(hierarchy.size)]
     for chunk in range(cells.chunks):
         for exchanges in cells.exchanges(cells.flows[chunk][1]):
@@ -52,7 +53,7 @@ def mscclpp(request: Request) -> Exported:
                 _exchange([gpus[device] for device in exchange.members], exchange, cells, chunk)
     for gpu in gpus:
         gpu.finish(cells)
-    _check(gpus, request.instances)
+    _check(gpus)
     least, most = bytes_range(request, planned)
     document = {
         "name": f"meshwright {goal} {hierarchy}",
@@ -103,9 +104,8 @@ class _Gpu:
 
     def __init__(self, device: int, cells: Cells) -> None:
         self.device, self.in_place = device, cells.goal.in_place
-        every = [(chunk, cell) for chunk in range(cells.chunks) for cell in range(cells.each)]
-        self.at: dict[int, Place | None] = {cells.number(*one): cells.given(device, *one) for one in every}
-        self.home = {cells.number(*one): self._own(cells.home(device, *one)) for one in every}
+        self.at, written = cells.places(device)
+        self.home = {number: self._own(place) for number, place in written.items()}
         self.blocks = [_Block() for _ in range(cells.chunks)]
 
     def _own(self, home: Place) -> Place:
@@ -234,20 +234,21 @@ def _give(gpu: _Gpu, others: list[_Gpu], piece: list[int], chunk: int) -> None:
             gpu.use("put", chunk, [_local(gpu.at[first], count)] * len(some), targets)
 
 
-def _check(gpus: list[_Gpu], instances: int) -> None:
+def _check(gpus: list[_Gpu]) -> None:
     """Refuse what MSCCL++ has no room for."""
     blocks = [block for gpu in gpus for block in gpu.blocks]
     limits = (
         (max(len(block.operations) for block in blocks), MOST_OPERATIONS, "operations in a thread block"),
         (max(len(block.peers) for block in blocks), MOST_CHANNELS, "channels of a thread block"),
         (max(len(block.buffers) for block in blocks), MOST_CHANNELS, "remote buffers of a thread block"),
-        (len(gpus[0].blocks) * instances, MOST_BLOCKS, "thread blocks, one for each chunk and instance"),
     )
-    if not any(block.operations for block in blocks):
-        raise SpecError("mscclpp: the program does nothing, as its group is a single device")
     for needed, most, what in limits:
-        if needed > most:
-            raise SpecError(
-                f"mscclpp: the program needs {needed} {what}, and there is room for {most}: plan again with fewer "
-                "chunks (--chunks) or shorter programs (--max-steps), or use msccl"
-            )
+        _check_room(needed, most, what)
+
+
+def _check_room(needed: int, most: int, what: str) -> None:
+    if needed > most:
+        raise SpecError(
+            f"mscclpp: the program needs {needed} {what}, and there is room for {most}: plan again with fewer chunks "
+            "(--chunks) or shorter programs (--max-steps), or use msccl"
+        )
