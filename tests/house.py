@@ -42,7 +42,7 @@ LONG: dict[str, str] = {}
 
 _NAMED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
-FRONT_DOORS = ("meshwright", "meshwright.names", "meshwright.__main__")
+FRONT_DOORS = ("meshwright", "meshwright.names", "meshwright.__main__", "meshwright.autoload")
 """What users start with; no room imports them."""
 
 

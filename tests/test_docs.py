@@ -168,7 +168,7 @@ def write(path: Path, system: str, axes: dict[str, int]) -> None:
     write_plan(best, path)
 
 
-NEEDS_MORE = {"testbed", "bench", "run"}
+NEEDS_MORE = {"testbed", "bench", "launch", "run"}
 """Verbs whose commands need a cluster or a testbed, or take a launcher; others test them for real."""
 
 

@@ -27,6 +27,7 @@ VERBS = {
     "explain": "Show where the time of a plan goes, and what would help.",
     "export": "Write a plan for launchers, schedulers and libraries.",
     "hosts": "Write the placement of a plan for mpirun or Slurm.",
+    "launch": "Run a training script that nobody changed with a plan.",
     "placements": "List or count the placements of axes on a system.",
     "plan": "Rank placements, with the best program for each reduction.",
     "programs": "List or count the valid programs of a hierarchy.",

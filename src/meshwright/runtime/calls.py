@@ -153,8 +153,9 @@ class Calls:
 
     def prepare(self, goal: Goal, given: Array, out: Array | None, op: str, over: Over) -> Prepared:
         """Find out which reduction is meant, how large it is, and where its result goes: into `out`, if given."""
-        arrays, whole = self.arrays, given if out is None else out
-        is_part = goal.start is Holding.PART and out is None
+        gathers, arrays = goal.start is Holding.PART, self.arrays
+        whole = out if gathers and out is not None else given
+        is_part = gathers and out is None
         number = self.choose(goal, over, whole.nbytes, is_part)
         ranks = self.roles[number].ranks
         length = arrays.length(whole) * (len(ranks) if is_part else 1)
@@ -168,7 +169,7 @@ class Calls:
             return Prepared(kind, given, given, given)
         mine = part_length(length, len(ranks), ranks.index(self.rank))
         if goal.end is Holding.PART:
-            result = arrays.empty(part_length(length, len(ranks), 0), given)
+            result = arrays.empty(part_length(length, len(ranks), 0), given) if out is None else out
             return Prepared(kind, given, result, result[:mine])
         if (has := arrays.length(given)) != mine:
             raise EngineError(

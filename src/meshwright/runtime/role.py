@@ -1,7 +1,7 @@
 """A rank's role in a reduction: which chunks there are, and what the rank does with each, step by step."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, lcm
 from typing import NamedTuple
 
@@ -11,6 +11,8 @@ from meshwright.language.semantics import check_program
 from meshwright.planning.plan import Plan, Planned
 from meshwright.runtime.schedule import Call, Copy, Schedule, schedule
 from meshwright.runtime.words import rank_list
+
+LaneGroup = tuple[int, tuple[int, ...]]  # a lane, and the ranks of a group in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,28 @@ def role_of(plan: Plan, number: int, rank: int) -> Role:
     return Role(planned, hierarchy.names, ranks, tuple(flows))
 
 
+def renumbered(role: Role, ranks: Sequence[int]) -> Role:
+    """A role where devices have other ranks: that of each device is `ranks[device]`."""
+
+    def rename(devices: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(ranks[device] for device in devices)
+
+    def turned(flow: Flow) -> Flow:
+        stages = (replace(stage, groups=tuple(map(rename, stage.groups))) for stage in flow.stages)
+        return replace(flow, stages=tuple(stages))
+
+    return replace(role, ranks=rename(role.ranks), flows=tuple(map(turned, role.flows)))
+
+
+def role_groups(roles: Iterable[Role]) -> list[LaneGroup]:
+    """The groups that one rank needs for its roles, each once. Ranks that share several have them in the same order."""
+    found: dict[LaneGroup, None] = {}
+    for role in roles:
+        for stage in (stage for flow in role.flows for stage in flow.stages):
+            found |= {(stage.lane, group): None for group in stage.groups if group}
+    return list(found)
+
+
 def _lane(planned: Planned, step: int) -> int:
     """The lane of a step, counted over all programs: one each where several can be under way at once."""
     return step if planned.chunks > 1 else 0
@@ -121,9 +145,6 @@ def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tup
         )
         for lane, stage in zip(lanes, moves, strict=True)
     )
-
-
-LaneGroup = tuple[int, tuple[int, ...]]  # a lane, and the ranks of a group in it
 
 
 def plan_groups(plan: Plan) -> list[LaneGroup]:

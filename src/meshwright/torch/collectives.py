@@ -19,6 +19,11 @@ from meshwright.language.program import Collective
 
 OPERATIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
+OP_NAMES: dict[Any, str] = {
+    dist.ReduceOp(getattr(dist.ReduceOp, op.upper())): op for op in ("sum", "avg", "max", "min")
+}
+"""The operations that programs know, by PyTorch's names: its two types for them are equal, and found, the same way."""
+
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 

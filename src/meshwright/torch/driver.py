@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -55,21 +56,28 @@ class Driver:
             return
         make, self._make = self._make, None
         self.groups |= make()
-        _unclosed[id(self.groups)] = partial(_end, os.getpid(), self.queue, self.groups, self.leave)
+        at_end[id(self.groups)] = partial(_end, os.getpid(), self.queue, self.groups, self.leave)
 
-    def call(self, call: Prepared, op: str, async_op: bool) -> Tensor | Work:
-        """Make a call now, or later, on a worker thread or a CUDA stream."""
+    def call(
+        self, call: Prepared, op: str, async_op: bool, after: Callable[[float], None] = lambda _: None
+    ) -> Tensor | Work:
+        """Make a call now, or later, on a worker thread or a CUDA stream.
+
+        after: what is to be done with the result before others get it; it is told how many seconds the call took.
+        """
         kind, device = call.kind, call.given.device
         backend = self.backends[device.type]
         staged = backend == "gloo" and device.type != "cpu"  # gloo talks from the host's memory
         ready = torch.cuda.current_stream(device).record_event() if staged else None
 
         def communicate() -> Tensor:
+            started = time.perf_counter()
             try:
                 self.connect()
                 kind.check(kind.words, kind.bytes)
                 if kind.length:
                     self._run(call, op, backend, ready)
+                after(time.perf_counter() - started)
             except BaseException:
                 self.give_up()  # others may be in the call, and wait for this rank
                 raise
@@ -98,7 +106,7 @@ class Driver:
             self.leave(patience)
             give_back(self.groups)
             self.room.kept.clear()
-            _unclosed.pop(id(self.groups), None)
+            at_end.pop(id(self.groups), None)
 
     def give_up(self) -> None:
         """Have the ranks fail that wait for this one. Groups of other libraries than gloo may still be at work."""
@@ -128,8 +136,10 @@ class Driver:
         return found
 
 
-_unclosed: dict[int, Callable[[], None]] = {}
-"""What is to be done for the drivers that nobody has closed when the interpreter ends. No driver is kept alive."""
+at_end: dict[int, Callable[[], None]] = {}
+"""What is to be done when the interpreter ends, the last first: for drivers that nobody has closed, give their groups
+back. No driver is kept alive.
+"""
 
 
 def _end(
@@ -143,5 +153,5 @@ def _end(
 
 @atexit.register
 def _end_all() -> None:
-    while _unclosed:
-        _unclosed.popitem()[1]()
+    while at_end:
+        at_end.popitem()[1]()

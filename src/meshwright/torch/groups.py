@@ -2,14 +2,17 @@
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwright.errors import EngineError
@@ -29,10 +32,17 @@ def check_initialized() -> None:
         raise EngineError("there is no process group yet: call torch.distributed.init_process_group first")
 
 
-def backends() -> dict[str, str]:
-    """The backend for each type of device, like {"cpu": "gloo", "cuda": "nccl"}."""
-    pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
+def backends(config: str | None = None) -> dict[str, str]:
+    """The backend for each type of device, like {"cpu": "gloo", "cuda": "nccl"}, of the default process group.
+
+    config: the text that PyTorch has for them, of another group.
+    """
+    pairs = (pair.partition(":") for pair in (config or dist.get_backend_config()).split(","))
     return {device: backend for device, _, backend in pairs}
+
+
+OURS = "meshwright"
+"""The description of process groups in which programs run, so that no plan is looked for in them."""
 
 
 def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, dist.ProcessGroup]:
@@ -44,7 +54,7 @@ def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, 
     rank, store = dist.get_rank(), default_store()
     groups = {}
     for lane, ranks in wanted:
-        new = partial(dist.new_group, list(ranks), timeout=timedelta(seconds=timeout))
+        new = partial(dist.new_group, list(ranks), timeout=timedelta(seconds=timeout), group_desc=OURS)
         try:
             group = in_time(store, timeout + ANSWER, rank, lambda line, _: line.call(new))  # noqa: B023 - done on return
         except RuntimeError as error:
@@ -56,6 +66,44 @@ def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, 
     return groups
 
 
+def connect_groups(
+    wanted: Iterable[LaneGroup], rank: int, kinds: Mapping[str, str], store: Store, timeout: float
+) -> dict[LaneGroup, dist.ProcessGroup]:
+    """Make groups that this rank is in, with calls of their members alone; `torch.distributed` does not know them.
+
+    kinds: the backend for each type of device. store: one that nothing else uses.
+    """
+    groups = {}
+    for lane, ranks in wanted:
+        name = f"{lane}/{sha256(repr(ranks).encode()).hexdigest()[:16]}/"  # the ranks themselves may be thousands
+        new = partial(_native, PrefixStore(name, store), ranks.index(rank), len(ranks), kinds, timeout)
+        try:
+            groups[lane, ranks] = in_time(store, timeout + ANSWER, rank, lambda line, _: line.call(new))  # noqa: B023
+        except RuntimeError as error:
+            raise EngineError(
+                f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {first_line(error)}"
+            ) from error
+    return groups
+
+
+def _native(store: Store, position: int, size: int, kinds: Mapping[str, str], timeout: float) -> dist.ProcessGroup:
+    """A process group as PyTorch makes it for gloo and NCCL."""
+    group = dist.ProcessGroup(store, position, size)
+    made: dict[str, Any] = {}
+    patience = timedelta(seconds=timeout)
+    for device, kind in kinds.items():
+        if kind not in made and kind == "gloo":
+            made[kind] = c10d.ProcessGroupGloo(PrefixStore("gloo/", store), position, size, timeout=patience)
+        elif kind not in made:
+            options = c10d.ProcessGroupNCCL.Options()
+            options._timeout = patience
+            made[kind] = c10d.ProcessGroupNCCL(PrefixStore("nccl/", store), position, size, options)
+        group._register_backend(torch.device(device), dist.Backend.backend_type_map[kind], made[kind])
+    first = "nccl" if "nccl" in made else "gloo"
+    group._set_default_backend(dist.Backend.backend_type_map[first])
+    return group
+
+
 def give_back(groups: dict[LaneGroup, dist.ProcessGroup]) -> None:
     """Destroy groups, and empty the dictionary. With gloo, ranks that wait for this one in a group then fail at once.
 
@@ -64,9 +112,11 @@ def give_back(groups: dict[LaneGroup, dist.ProcessGroup]) -> None:
     """
     while groups:
         _, group = groups.popitem()
-        with contextlib.suppress(ValueError, AssertionError):  # the user has destroyed it, or all groups
-            if dist.is_initialized():
-                dist.destroy_process_group(group)
+        if group not in c10d._world.pg_map:  # it is one of `connect_groups`, or the user has destroyed it
+            group.shutdown()
+            continue
+        with contextlib.suppress(ValueError, AssertionError):
+            dist.destroy_process_group(group)
 
 
 _numbers = count()  # of the meshes in this process; every process makes the same ones

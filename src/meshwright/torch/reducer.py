@@ -14,12 +14,12 @@ from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks, introduce, judge_start
-from meshwright.runtime.calls import OPERATIONS, Calls, Over, check_average, check_operation
+from meshwright.runtime.calls import Calls, Over, check_average, check_operation
 from meshwright.runtime.role import Role, plan_groups
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT, check_timeout
 from meshwright.torch.channel import Patience, StoreChannel, default_store, leave
-from meshwright.torch.collectives import REDUCED
+from meshwright.torch.collectives import OP_NAMES, REDUCED
 from meshwright.torch.driver import Driver
 from meshwright.torch.executor import ARRAYS
 from meshwright.torch.groups import backends, check_initialized, make_groups
@@ -139,7 +139,7 @@ class Reducer(AbstractContextManager["Reducer"]):
             self.close()
 
     def _call(self, goal: Goal, tensor: Tensor, out: Tensor | None, op: Any, over: Over, async_op: bool) -> Result:
-        op = _NAMES.get(op, op) if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType) else op
+        op = OP_NAMES.get(op, op) if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType) else op
         try:
             self._calls.notices.library(self._refuse(goal, tensor, op))
             if out is not None:
@@ -181,6 +181,3 @@ class Reducer(AbstractContextManager["Reducer"]):
             has = ", ".join(f"{name} for {device}" for device, name in self._backends.items())
             raise EngineError(f"{name} is on {tensor.device}, but the process group has {has}")
         return backend
-
-
-_NAMES: dict[Any, str] = {getattr(dist.ReduceOp, op.upper()): op for op in OPERATIONS}

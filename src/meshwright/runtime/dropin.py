@@ -1,0 +1,80 @@
+"""Before a script starts that knows nothing of its plan: whether the plan fits, and which ranks the processes get."""
+
+from collections.abc import Mapping, MutableMapping
+from importlib import metadata
+
+from meshwright.errors import EngineError
+from meshwright.placement.placement import Placement
+from meshwright.planning.planfile import read_plan
+from meshwright.runtime.seats import Seat, check_devices, layout_fault, seat
+
+PLAN = "MESHWRIGHT_PLAN"
+"""The variable with the path of the plan that carries out the collectives of a script."""
+RERANK = "MESHWRIGHT_RERANK"
+"""Set to 0, it leaves the ranks as the launcher numbers them."""
+DEVICE = "MESHWRIGHT_DEVICE"
+"""Set where ranks were renumbered: the rank that the launcher gave, which is the number of the device."""
+
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+"""The variables in which launchers tell a process its rank and the number of ranks: torchrun, Open MPI and Slurm."""
+
+OLDEST = (2, 13)
+"""The oldest PyTorch whose process groups Meshwright can stand in for."""
+
+
+def launched(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The rank of this process and the number of ranks, as a launcher says; None if none does."""
+    for rank, size in LAUNCHERS:
+        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
+            return int(environment[rank]), int(environment[size])
+    return None
+
+
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Check that the plan which the environment names fits the processes that the launcher has started, and renumber.
+
+    The ranks are changed in the environment, so that row-major order over the plan's axes is its placement. The rank
+    inside a host stays: it says which of the host's devices is this process's. Ranks that are changed already stay.
+    """
+    _check_pytorch()
+    plan, found = read_plan(environment[PLAN]), launched(environment)
+    if found is None or DEVICE in environment:
+        return
+    rank, world = found
+    system, at = plan.placement.system, seat(environment)
+    check_devices(system, world)
+    # Only what all ranks see alike is refused here; who sits in a wrong seat is found out when ranks can talk.
+    if at is not None and (fault := layout_fault(system, {0: Seat(0, at.local_size)})):
+        raise EngineError(fault)
+    if environment.get(RERANK) == "0":
+        return
+    environment[DEVICE] = str(rank)
+    for name, _ in LAUNCHERS:
+        if environment.get(name) == str(rank):
+            environment[name] = str(device_ranks(plan.placement)[rank])
+
+
+def device_ranks(placement: Placement) -> list[int]:
+    """The rank of each device when ranks are numbered in row-major order over the axes.
+
+    >>> from meshwright import parse_system
+    >>> device_ranks(Placement(parse_system("node=2,gpu=2"), ("data", "tensor"), ((1, 2), (2, 1))))
+    [0, 2, 1, 3]
+    """
+    ranks = [0] * placement.system.devices
+    for rank, device in enumerate(placement.mesh().reshape(-1).tolist()):
+        ranks[device] = rank
+    return ranks
+
+
+def _check_pytorch() -> None:
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        raise EngineError("a plan for a script needs PyTorch, which is not installed here") from None
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise EngineError(f"a plan for a script needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer, but this is {version}")

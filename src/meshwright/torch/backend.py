@@ -1,0 +1,155 @@
+"""The backend: process groups whose collectives take a plan's programs where there are some, else the library's own."""
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from meshwright.language.goals import Goal
+from meshwright.torch.collectives import OP_NAMES
+from meshwright.torch.queue import Work
+from meshwright.torch.service import Members, Service
+from meshwright.torch.tally import Tally
+
+_create_work_from_future: Any = getattr(torch._C._distributed_c10d, "_create_work_from_future")  # noqa: B009 - untyped
+
+Pairs = Iterable[tuple[Tensor, Tensor | None]]  # what is given, and where the result goes; None if in place
+
+
+class Owner(Protocol):
+    """Whoever makes planned groups."""
+
+    tally: Tally
+
+    def split(self, parent: "PlannedGroup", native: dist.ProcessGroup, positions: list[int]) -> "PlannedGroup":
+        """A planned group around a part of another one."""
+
+    def ended(self, group: "PlannedGroup") -> None:
+        """A group is shut down."""
+
+
+class PlannedGroup(dist.ProcessGroup):
+    """A process group around one that PyTorch has made, which runs all that no program carries out.
+
+    What is not overridden here runs in the native backends, as they are registered for the devices here too.
+    """
+
+    def __init__(self, native: dist.ProcessGroup, members: Members, service: Service | None, owner: Owner) -> None:
+        """Stand in for a native group."""
+        super().__init__(native.rank(), native.size())  # type: ignore[call-arg]
+        self.native, self.members, self.service, self.owner = native, members, service, owner
+        self._coalescing = False
+        kinds = {device.type: members.backends[device.type] for device in native._device_types}
+        types = {device: dist.Backend.backend_type_map[kind] for device, kind in kinds.items()}
+        self._set_default_backend(types["cuda"] if kinds.get("cuda") == "nccl" else next(iter(types.values())))
+        for device in native._device_types:
+            self._register_backend(device, types[device.type], native._get_backend(device))
+        self._set_group_name(native.group_name)
+        self._set_group_desc(native.group_desc)
+        if native.bound_device_id is not None:
+            self.bound_device_id = native.bound_device_id
+
+    def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
+        """The name of the native backend."""
+        return self.native.name()
+
+    def split_group(self, new_ranks: list[int], *args: Any, **named: Any) -> dist.ProcessGroup | None:
+        """A part of this group: natively made, and then planned for as well."""
+        native = self.native.split_group(new_ranks, *args, **named)
+        return None if native is None else self.owner.split(self, native, new_ranks)
+
+    def shutdown(self) -> None:
+        """Give back what belongs to programs, and shut the native group down."""
+        if self.service is not None:
+            self.service.close()
+        self.owner.ended(self)
+        super().shutdown()
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalescing = True
+        super()._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        self._coalescing = False
+        return super()._end_coalescing(device)
+
+    def carry(self, name: str, goal: Goal, pairs_of: Callable[..., Pairs], taken: int, args: Any, named: Any) -> Any:
+        """Carry out the collective that PyTorch calls `name`: its first `taken` arguments are tensors, then options."""
+        native = getattr(self.native, name)
+        options: Any = args[taken] if len(args) > taken else None
+        if not hasattr(options, "asyncOp") or len(args) > taken + 1 or named:  # an older form, or defaults
+            return native(*args, **named)
+        pairs = list(pairs_of(*args[:taken]))
+        size = sum(max(given.nbytes, 0 if out is None else out.nbytes) for given, out in pairs)
+        service, later = self.service, options.asyncOp
+        if service is not None and not self._coalescing and not getattr(options, "rootRank", 0):
+            op = OP_NAMES.get(options.reduceOp) if goal.reduces else "sum"
+            if op and all(service.takes(goal, op, *pair) for pair in pairs):
+                count = partial(self.owner.tally.add, self.members.label, goal, size, True)
+                done = [service.run(goal, *pair, op, later, count) for pair in pairs]
+                return _work(done, [given if out is None else out for given, out in pairs])
+        started = time.perf_counter()
+        work = native(*args)
+        seconds = None
+        if not later and work is not None and self.members.backends.get(pairs[0][0].device.type) == "gloo":
+            work.wait()
+            seconds = time.perf_counter() - started
+        self.owner.tally.add(self.members.label, goal, size, False, seconds)
+        return work
+
+
+def _work(done: list[Tensor | Work], results: list[Tensor]) -> dist.Work:
+    """The work of calls, as PyTorch knows it: its future has the results."""
+    futures = [each.get_future() for each in done if isinstance(each, Work)]
+    if not futures:
+        future: Any = torch.futures.Future()
+        future.set_result(results)
+    elif len(futures) == 1:
+        future = futures[0].then(lambda one: one.value() is None or results)
+    else:
+        future = torch.futures.collect_all(futures).then(lambda all_: [one.value() for one in all_.value()] and results)
+    work: dist.Work = _create_work_from_future(future)
+    return work
+
+
+def _in_place(tensors: list[Tensor]) -> Pairs:
+    return ((tensor, None) for tensor in tensors)
+
+
+def _gather(out: Tensor, part: Tensor) -> Pairs:
+    return ((part, out),)
+
+
+def _gather_all(outs: list[Tensor], parts: list[Tensor]) -> Pairs:
+    return zip(parts, outs, strict=True)
+
+
+_METHODS: tuple[tuple[Goal, int, Callable[..., Pairs], tuple[str, ...]], ...] = (
+    (Goal.ALL_REDUCE, 1, _in_place, ("allreduce", "allreduce_coalesced")),
+    (Goal.BROADCAST, 1, _in_place, ("broadcast",)),
+    (Goal.REDUCE, 1, _in_place, ("reduce",)),
+    (Goal.ALL_GATHER, 2, _gather, ("all_gather_single", "_allgather_base")),
+    (Goal.ALL_GATHER, 2, _gather_all, ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")),
+    (Goal.REDUCE_SCATTER, 2, _gather, ("reduce_scatter_single", "_reduce_scatter_base")),
+    (Goal.REDUCE_SCATTER, 2, _gather_all, ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")),
+)
+"""The methods of process groups that programs may carry out, by all names that PyTorch has had for them: the goal, how
+many arguments are tensors, and how to find among them what is given and where the result goes."""
+
+
+def _override(name: str, goal: Goal, taken: int, pairs: Callable[..., Pairs]) -> None:
+    def method(self: PlannedGroup, *args: Any, **named: Any) -> Any:
+        return self.carry(name, goal, pairs, taken, args, named)
+
+    method.__name__ = method.__qualname__ = name
+    setattr(PlannedGroup, name, method)
+
+
+for _goal, _taken, _pairs, _names in _METHODS:
+    for _name in _names:
+        if hasattr(dist.ProcessGroup, _name):
+            _override(_name, _goal, _taken, _pairs)

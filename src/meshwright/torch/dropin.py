@@ -1,0 +1,140 @@
+"""Drop-in: process groups that a script makes get a plan's programs, and the script does not notice."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import PrefixStore, Store, _register_process_group, _unregister_process_group
+
+from meshwright.errors import EngineError
+from meshwright.planning.plan import Plan
+from meshwright.planning.planfile import read_plan
+from meshwright.runtime.agreement import introduce, judge_start
+from meshwright.runtime.dropin import DEVICE, PLAN, device_ranks
+from meshwright.runtime.role import Role, renumbered
+from meshwright.runtime.seats import seat
+from meshwright.runtime.waiting import TIMEOUT
+from meshwright.torch.backend import PlannedGroup
+from meshwright.torch.channel import Patience, StoreChannel, leave
+from meshwright.torch.driver import FAREWELL, FAREWELL_AFTER_FAILURE, at_end
+from meshwright.torch.groups import OURS, backends
+from meshwright.torch.service import Members, Service
+from meshwright.torch.tally import Tally
+
+WRAPPED = {"gloo", "nccl"}
+"""The native backends around which a planned group can stand."""
+
+Make = Callable[..., tuple[Any, Any]]
+
+
+class Session:
+    """A plan for the ranks of one `init_process_group`."""
+
+    def __init__(self, plan: Plan, tally: Tally, default: str, rank: int, world: int, store: Store) -> None:
+        """Compare the plan and the seats between the ranks."""
+        self.default = default  # the name of the default group
+        self.plan, self.tally, self.rank, self.world, self.store = plan, tally, rank, world, store
+        system = plan.placement.system
+        moved = DEVICE in os.environ and world == system.devices
+        ranks = device_ranks(plan.placement) if moved else range(world)
+        device = ranks.index(rank)
+        said, roles = introduce(plan, world, device, seat(os.environ))
+        judge = partial(judge_start, None if said["fault"] else system)
+        StoreChannel(store, range(world), device, Patience.of(TIMEOUT)).agree("start", None, said, judge)
+        self.roles: list[Role] = [renumbered(role, ranks) for role in roles]
+        self.services: list[Service] = []
+        at_end[id(self)] = partial(self.end, os.getpid())
+
+    def wrap(
+        self, native: dist.ProcessGroup, ranks: tuple[int, ...], kinds: dict[str, str], store: Store, timeout: float
+    ) -> PlannedGroup:
+        """A planned group around a native one."""
+        fitting = [role.planned.communication.axes for role in self.roles if set(role.ranks) == set(ranks)]
+        named = native.group_desc.removeprefix("mesh_") if native.group_desc.startswith("mesh_") else ""
+        plain = named or ("all ranks" if len(ranks) == self.world else f"{len(ranks)} ranks")
+        label = "+".join(fitting[0]) if fitting else plain
+        members = Members(native.group_name, label, ranks, self.rank, kinds, store, timeout)
+        service = Service(self.plan, self.roles, members) if fitting and len(ranks) > 1 else None
+        if service is not None:
+            self.services.append(service)
+        return PlannedGroup(native, members, service, self)
+
+    def split(self, parent: PlannedGroup, native: dist.ProcessGroup, positions: list[int]) -> PlannedGroup:
+        """A planned group around a part of another one."""
+        old = parent.members
+        ranks = tuple(old.ranks[position] for position in sorted(positions))
+        return self.wrap(native, ranks, old.backends, _fresh(native.group_name, native.get_group_store()), old.timeout)
+
+    def ended(self, group: PlannedGroup) -> None:
+        """With the default group all others are shut down too."""
+        if group.members.name == self.default:
+            self.end(os.getpid())
+
+    def end(self, process: int) -> None:
+        """Say goodbye, as the process of rank 0 may have the store through which the others compare their calls."""
+        at_end.pop(id(self), None)
+        if process != os.getpid():
+            return
+        well = all(service.driver.queue.healthy() for service in self.services) and not hasattr(sys, "last_type")
+        leave(self.store, range(self.world), self.rank, "end", FAREWELL if well else FAREWELL_AFTER_FAILURE)
+
+
+_made: Counter[str] = Counter()  # process groups, by name: a name may be used again after all groups are destroyed
+_tally = Tally()
+_session: Session | None = None
+
+
+def _fresh(name: str, store: Store) -> Store:
+    """A part of a group's store that no group of the same name has used before."""
+    _made[name] += 1
+    return PrefixStore(f"meshwright/{_made[name]}/", store)
+
+
+def make_group(make: Make, *args: Any, **named: Any) -> tuple[Any, Any]:
+    """Make a process group as PyTorch does, with `make`; if a plan may carry out its collectives, a planned one."""
+    global _session
+    given = signature(make).bind(*args, **named).arguments
+    kinds = backends(str(c10d.BackendConfig(c10d.Backend(given["backend"]))))
+    kinds = {device: kind for device, kind in kinds.items() if device in ("cpu", "cuda")}
+    ranks = tuple(given["global_ranks_in_group"]) or tuple(range(given["group_size"]))
+    is_default = not given["global_ranks_in_group"]
+    if is_default and not WRAPPED.issuperset(kinds.values()):
+        asked = ", ".join(sorted(set(kinds.values()) - WRAPPED))
+        raise EngineError(f"a plan can be carried out on gloo and nccl, but the script asks for {asked}")
+    native, store = make(*args, **named)
+    ours = given.get("group_desc") == OURS or isinstance(native, PlannedGroup) or not WRAPPED.issuperset(kinds.values())
+    if ours or not isinstance(native, dist.ProcessGroup):
+        return native, store
+    here = _fresh(native.group_name, store)
+    if is_default:
+        _session = Session(
+            read_plan(os.environ[PLAN]), _tally, native.group_name, given["group_rank"], len(ranks), here
+        )
+    assert _session is not None
+    planned = _session.wrap(native, ranks, kinds, here, given["timeout"].total_seconds())
+    _replace(native, planned)
+    return planned, store
+
+
+def _replace(native: dist.ProcessGroup, planned: PlannedGroup) -> None:
+    """Have PyTorch know a planned group in place of a native one."""
+    world: Any = c10d._world
+    for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
+        table[planned] = table.pop(native)
+    for groups in world.tags_to_pg.values():
+        groups[:] = [planned if group is native else group for group in groups]
+    _unregister_process_group(native.group_name)
+    _register_process_group(native.group_name, planned)
+
+
+@partial(at_end.__setitem__, 0)
+def _report() -> None:
+    """Rank 0 says what was carried out by the plan, and what natively."""
+    if _session is not None and _session.rank == 0 and (table := _tally.table()):
+        print(f"meshwright: the collectives of rank 0\n{table}", end="", file=sys.stderr, flush=True)

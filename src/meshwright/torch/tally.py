@@ -1,0 +1,74 @@
+"""The tally: how often the collectives of this rank were carried out by a plan's programs, and how often natively."""
+
+import threading
+from dataclasses import dataclass
+
+from meshwright.text.units import format_bytes, format_seconds
+
+MOST_ROWS = 40
+"""The most rows of the table: those with the most bytes. The rest is one more row."""
+
+Kind = tuple[str, str, int, bool]  # the group, the collective, the bytes of a call, and whether by a program
+
+
+@dataclass(slots=True)
+class Sum:
+    """Calls, their bytes, and their seconds: of those calls whose end was seen."""
+
+    calls: int = 0
+    bytes: int = 0
+    timed: int = 0
+    seconds: float = 0.0
+
+    def add(self, calls: int, size: int, timed: int, seconds: float) -> None:
+        """Add calls."""
+        self.calls += calls
+        self.bytes += size
+        self.timed += timed
+        self.seconds += seconds
+
+
+class Tally:
+    """Counts calls by kind."""
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self.sums: dict[Kind, Sum] = {}
+        self._lock = threading.Lock()  # calls end on several threads
+
+    def add(self, group: str, collective: str, size: int, planned: bool, seconds: float | None) -> None:
+        """Count a call; `seconds` is None where its end is not seen, as in native calls that are asynchronous."""
+        kind = group, collective, size, planned
+        with self._lock:
+            found = self.sums.get(kind)
+            if found is None:
+                found = self.sums[kind] = Sum()
+            found.add(1, size, seconds is not None, seconds or 0.0)
+
+    def table(self) -> str:
+        """What was counted, most bytes first; empty where nothing was."""
+        ordered = sorted(self.sums.items(), key=lambda item: -item[1].bytes)
+        rows = [
+            [group, collective, format_bytes(size), "plan" if planned else "library", *_cells(found)]
+            for (group, collective, size, planned), found in ordered[:MOST_ROWS]
+        ]
+        if len(ordered) > MOST_ROWS:
+            rest = Sum()
+            for _, found in ordered[MOST_ROWS:]:
+                rest.add(found.calls, found.bytes, found.timed, found.seconds)
+            rows.append([f"{len(ordered) - MOST_ROWS} other kinds", "", "", "", *_cells(rest)])
+        if not rows:
+            return ""
+        lines = [["group", "collective", "size", "by", "calls", "bytes", "time"], *rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+        return "".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
+            for line in lines
+        )
+
+
+def _cells(found: Sum) -> list[str]:
+    """Calls, bytes and time; where the end of some calls was not seen, the time of the others times their share."""
+    seconds = format_seconds(found.seconds * found.calls / found.timed) if found.timed else "-"
+    about = "about " if 0 < found.timed < found.calls else ""
+    return [f"{found.calls:,}", format_bytes(found.bytes), f"{about}{seconds}"]
