@@ -1,5 +1,6 @@
 """Recorded calls become workloads: whatever the axes, the groups and the numbering, and nothing is lost."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 from math import prod
 from random import Random
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright import Goal, MeshwrightError, load_system, plan
 from meshwright.workload.grid import Grid, axis_sizes, spans
+from meshwright.workload.numbering import grid_order
 from meshwright.workload.recorded import Recorded, Translation, to_workload
 
 Sent = tuple[str, tuple[str, ...], int, int]
@@ -83,6 +85,32 @@ def test_renumbered_ranks_give_the_same_workload(program: tuple[dict[str, int], 
     found = to_workload(calls, world, 1, axes, order)
     assert found == to_workload(calls_of(axes, lines, 1), world, 1, axes)
     assert found.left_out == ()
+
+
+@given(programs(), st.randoms(use_true_random=False), st.booleans())
+def test_another_numbering_is_found(program: tuple[dict[str, int], list[Sent]], random: Random, named: bool) -> None:
+    axes, lines = program
+    world = prod(axes.values())
+    order = random.sample(range(world), world)
+    plain = calls_of(axes, lines, 1)
+    labels = {call.ranks: "+".join(chosen) for _, chosen, _, _ in lines for call in plain}
+    calls = [
+        replace(
+            call,
+            rank=order[call.rank],
+            ranks=tuple(order[rank] for rank in call.ranks),
+            label=labels[call.ranks] if named else "",
+        )
+        for call in plain
+    ]
+    random.shuffle(others := list({call.rank for call in calls}))
+    calls = [call for rank in others for call in calls if call.rank == rank]  # in any order of ranks
+    found = to_workload(calls, world)
+    assert found.left_out == ()
+    own = found.workload.axes
+    assert prod(own.values()) == world
+    sizes = sorted((str(kind), prod(axes[axis] for axis in chosen), size) for kind, chosen, size in expected(lines))
+    assert sizes == sorted((kind, prod(own[axis] for axis in chosen), size) for kind, chosen, size in told(found))
 
 
 @given(programs(), st.data())
@@ -238,6 +266,27 @@ def test_a_recorded_workload_can_be_planned() -> None:
     found = to_workload(calls, 8).workload
     best = plan(load_system("node=2@1GB/s,gpu=4@8GB/s"), dict(found.axes), found).candidates[0]
     assert best.placement.sizes == {"axis1": 4, "axis2": 2}
+
+
+def test_a_numbering_that_is_found_is_noted() -> None:
+    groups = {(0, 3): 100, (1, 2): 100, (0, 1): 50, (2, 3): 70}
+    calls = [Recorded(rank, "all-reduce", ranks, size) for rank in range(4) for ranks, size in groups.items()
+             if rank in ranks]  # fmt: skip
+    calls += [Recorded(0, "point-to-point", (0, 1, 2, 3), 9, to=2)]
+    found = to_workload(calls, 4)
+    assert [(one.axes, one.bytes) for one in found.workload.communications] == [(("axis2",), 100), (("axis1",), 70)]
+    assert found.notes == (
+        "the ranks are not numbered in row-major order over the axes; in that order they are 0 3 1 2",
+        "all-reduce over axis1 differs between ranks: rank 2 sends 70B, rank 0 50B in all; the first is taken",
+    )
+    assert [(one.call.rank, one.call.to) for one in found.left_out] == [(0, 2)]  # numbered as in the program
+
+
+def test_no_numbering_makes_a_grid_of_these() -> None:
+    assert grid_order([[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]], 4) is None
+    assert grid_order([[(0, 1, 2), (3,)]], 4) is None
+    assert grid_order([[(0, 1)]], 4) is None
+    assert grid_order([], 3) == (0, 1, 2)
 
 
 def test_groups_with_the_most_bytes_decide_where_groups_contradict() -> None:

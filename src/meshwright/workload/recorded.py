@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from meshwright.errors import PlacementError, SpecError
 from meshwright.language.goals import Goal
 from meshwright.text.spec import MAX_COUNT, check_count, check_type, format_counts, is_name, is_number, shown
 from meshwright.text.units import format_amount
 from meshwright.workload.communication import Communication, Line
 from meshwright.workload.grid import Grid, axis_sizes
+from meshwright.workload.numbering import grid_order
 from meshwright.workload.workload import Workload
 
 MOST_SIZES = 16
@@ -95,7 +98,8 @@ def to_workload(
     """The workload of one step, from calls that one or several ranks recorded in `steps` steps.
 
     axes: those of the program, in row-major order of its ranks; if not given, the fewest that make every group a
-    product. order: the program's ranks in row-major order over its axes, if that is not 0, 1, 2, …
+    product. order: the program's ranks in row-major order over its axes, if that is not 0, 1, 2, …; if neither is
+    given and the groups are no products in that order, another one is looked for, and noted.
 
     >>> calls = [Recorded(0, "all-reduce", (0, 2, 4, 6), 2**20, 4), Recorded(0, "all-gather", (0, 1), 2**10, 2)]
     >>> found = to_workload(calls, 8, 2)
@@ -109,7 +113,14 @@ def to_workload(
             f"the axes {format_counts(axes)} multiply to {shown(prod(axes.values()))}, but the program has {world} "
             f"ranks: expected axes that multiply to {world}"
         )
-    calls = _renumbered([call for call in calls if len(call.ranks) > 1 and call.bytes], world, order)
+    calls = [call for call in calls if len(call.ranks) > 1 and call.bytes]
+    _check(calls, world, order)
+    notes: list[str] = []
+    if axes is None and order is None and (order := _found_order(calls, world)) is not None:
+        first = " ".join(map(str, order[:RANKS_SHOWN])) + (" …" if world > RANKS_SHOWN else "")
+        notes.append(f"the ranks are not numbered in row-major order over the axes; in that order they are {first}")
+    ranks = range(world) if order is None else order
+    calls = _renumbered(calls, np.argsort(ranks).tolist())
     grid = Grid(axes) if axes else _found_grid(calls, world)
     ways: dict[Way, list[Recorded]] = defaultdict(list)
     refused: list[tuple[Recorded, str]] = []
@@ -120,14 +131,13 @@ def to_workload(
         else:
             ways[way].append(call)
     lines: list[Line] = []
-    notes: list[str] = []
     for way, among in ways.items():
-        own, note = _busiest(way, among)
+        own, note = _busiest(way, among, ranks)
         alike, seldom = _alike(own, steps)
         refused += [(call, f"seldom: less than one call in each of {steps} steps") for call in seldom]
         lines += [_line(way, calls, steps) for calls in alike]
         notes += [note] if note else []
-    left_out = _left_out(refused)
+    left_out = _left_out([(_renumbered([call], ranks)[0], why) for call, why in refused])
     if not lines:
         why = f": {left_out[0]}" if left_out else ""
         raise SpecError(f"nothing was recorded that a workload can express{why}")
@@ -135,26 +145,56 @@ def to_workload(
     return Translation(Workload(name, tuple(lines), dict(grid.axes)), left_out, tuple(notes))
 
 
-def _renumbered(calls: Sequence[Recorded], world: int, order: Sequence[int] | None) -> list[Recorded]:
-    """The calls with ranks numbered in row-major order over the axes."""
+def _check(calls: Sequence[Recorded], world: int, order: Sequence[int] | None) -> None:
     check_type(order, Sequence | None, "ranks in row-major order over the axes")
     if order is not None and sorted(order) != list(range(world)):
         raise SpecError(f"the order {shown(list(order))} of ranks does not have each of 0 to {world - 1} once")
     for call in calls:
         if max(*call.ranks, call.to or 0) >= world:
             raise SpecError(f"a recorded call is in the group {shown(call.ranks)}, but the program has {world} ranks")
-    if order is None:
-        return list(calls)
-    place = {rank: number for number, rank in enumerate(order)}
+
+
+def _renumbered(calls: Iterable[Recorded], new: Sequence[int]) -> list[Recorded]:
+    """The calls with other numbers for the ranks."""
     return [
         replace(
             call,
-            rank=place[call.rank],
-            ranks=tuple(sorted(place[rank] for rank in call.ranks)),
-            to=None if call.to is None else place[call.to],
+            rank=new[call.rank],
+            ranks=tuple(sorted(new[rank] for rank in call.ranks)),
+            to=None if call.to is None else new[call.to],
         )
         for call in calls
     ]
+
+
+def _found_order(calls: Sequence[Recorded], world: int) -> tuple[int, ...] | None:
+    """The ranks in row-major order over axes of which all groups are products, if their own order is not like that."""
+    collectives = [call for call in calls if call.to is None]
+    if _is_grid(collectives, world):
+        return None
+    # Ranks that run the same program come to their groups in the same order: the first group of each is one family.
+    own: dict[int, dict[tuple[int, ...], str]] = defaultdict(dict)
+    for call in collectives:
+        own[call.rank].setdefault(tuple(sorted(call.ranks)), call.label)
+    families: dict[tuple[str, int], set[tuple[int, ...]]] = defaultdict(set)
+    for groups in own.values():
+        for ranks, label in groups.items():
+            alike = [other for other in groups if groups[other] == label]
+            families[label, alike.index(ranks)].add(ranks)
+    order = grid_order([sorted(groups) for groups in families.values()], world)
+    if order is None or not _is_grid(_renumbered(collectives, np.argsort(order).tolist()), world):
+        return None
+    return order
+
+
+def _is_grid(calls: Sequence[Recorded], world: int) -> bool:
+    """Whether all groups are products of axes, and those over the same axes are there for all ranks that recorded."""
+    grid = _found_grid(calls, world)
+    members: dict[tuple[str, ...] | None, set[int]] = defaultdict(set)
+    for ranks in {call.ranks for call in calls}:
+        members[grid.axes_of(ranks)].update(ranks)
+    recorded = {call.rank for call in calls}
+    return None not in members and all(recorded <= ranks for ranks in members.values())
 
 
 def _found_grid(calls: Sequence[Recorded], world: int) -> Grid:
@@ -212,7 +252,7 @@ def _calls(calls: Iterable[Recorded]) -> int:
     return sum(call.count for call in calls)
 
 
-def _busiest(way: Way, calls: Sequence[Recorded]) -> tuple[list[Recorded], str]:
+def _busiest(way: Way, calls: Sequence[Recorded], ranks: Sequence[int]) -> tuple[list[Recorded], str]:
     """The calls of the rank that sends the most in this way, as a step waits for it; and a note where ranks differ."""
     own: dict[int, list[Recorded]] = defaultdict(list)
     for call in calls:
@@ -221,7 +261,9 @@ def _busiest(way: Way, calls: Sequence[Recorded]) -> tuple[list[Recorded], str]:
     most, least = max(totals, key=totals.__getitem__), min(totals, key=totals.__getitem__)
     if totals[most] == totals[least] or way[0] is Goal.POINT_TO_POINT:  # the last stage of a pipeline sends nothing on
         return own[most], ""
-    amounts = f"rank {most} sends {format_amount(totals[most])}, rank {least} {format_amount(totals[least])}"
+    amounts = (
+        f"rank {ranks[most]} sends {format_amount(totals[most])}, rank {ranks[least]} {format_amount(totals[least])}"
+    )
     return own[
         most
     ], f"{_title(way)} over {'+'.join(way[1])} differs between ranks: {amounts} in all; the first is taken"
