@@ -43,7 +43,7 @@ def exported(form: str, text: str, library: str, spec: str = "node=2,gpu=4", goa
 
 def test_replica_groups_are_those_of_the_steps() -> None:
     lines = exported("replica-groups", HYBRID, "ring").text.splitlines()
-    assert lines[0] == f"// reduction 0: all-reduce over data, {SIZE} bytes"
+    assert lines[0] == "// reduction 0: all-reduce over data, 1MiB"
     assert [line.split(", use_global")[0] for line in lines[1:]] == [
         "reduce-scatter, replica_groups={{0,1,2,3},{4,5,6,7}}",
         "all-reduce, replica_groups={{0,4},{1,5},{2,6},{3,7}}",

@@ -78,7 +78,7 @@ def test_the_document() -> None:
     names = [operation["name"] for operation in gpus[0]["threadblocks"][0]["ops"]]
     meet = ["nop", "signal", "wait", "nop"]
     assert names == [*meet, "rre", *meet, "put", *meet]
-    assert any("multiple of 128" in note for note in found.notes)
+    assert any("of 512KiB to 2MiB, in a multiple of 128 bytes" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

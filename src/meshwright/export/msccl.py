@@ -15,6 +15,7 @@ from meshwright.export.cells import Cells, Exchange, Place, runs
 from meshwright.export.request import Exported, Request, bytes_range, the_reduction
 from meshwright.language.goals import Goal, Holding
 from meshwright.language.program import Collective
+from meshwright.text.units import format_bytes
 
 MOST_STEPS = 256
 """The most steps of a thread block (MSCCL_MAX_NUM_STEPS of microsoft/msccl)."""
@@ -56,8 +57,9 @@ def msccl(request: Request) -> Exported:
     for gpu in gpus:
         lines += gpu.lines(*cells.sizes())
     notes = [
-        f"MSCCL takes it for every {_NAMES[goal]} of {len(gpus)} ranks, of {least} to {most} bytes, if {cells.total} "
-        "divides the number of elements; the ranks of the communicator must be in the order of the plan's group"
+        f"MSCCL takes it for every {_NAMES[goal]} of {len(gpus)} ranks, of {format_bytes(least)} to "
+        f"{format_bytes(most)}, if {cells.total} divides the number of elements; the ranks of the communicator must be "
+        "in the order of the plan's group"
     ]
     if Holding.ROOT in (goal.start, goal.end):
         notes.append("MSCCL does not look at the root: call it with rank 0 as root only")

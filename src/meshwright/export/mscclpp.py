@@ -17,6 +17,7 @@ from meshwright.export.request import Exported, Request, bytes_range, the_reduct
 from meshwright.language.goals import Goal
 from meshwright.language.program import Collective
 from meshwright.planning.plan import Planned
+from meshwright.text.units import format_bytes
 
 MOST_OPERATIONS, MOST_CHANNELS, AT_ONCE = 64, 16, 8
 """The most operations, channels and remote buffers of a thread block, and channels of an operation
@@ -70,7 +71,8 @@ def mscclpp(request: Request) -> Exported:
     }
     where = "in place" if goal.in_place else "out of place"
     notes = [
-        f"for calls {where}, of {least} to {most} bytes that are a multiple of {cells.total * ALIGNMENT}",
+        f"for calls {where}, of {format_bytes(least)} to {format_bytes(most)}, in a multiple of "
+        f"{cells.total * ALIGNMENT} bytes",
         "in MSCCL++ devices read and write each other's memory directly, not around rings as the plan may count on",
     ]
     notes += ["rank 0 is the root"] if goal is Goal.BROADCAST else []

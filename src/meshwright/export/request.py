@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from meshwright.errors import SpecError
 from meshwright.planning.plan import Plan, Planned
+from meshwright.text.units import format_bytes
 
 OUT_OF_ORDER = (
     "on some hosts the ranks are not in the order of the devices, which this file cannot say; --wrapper FILE writes a "
@@ -59,7 +60,8 @@ def the_reduction(request: Request) -> Planned:
 def described(planned: Planned) -> str:
     """A reduction in words."""
     one = planned.communication
-    return f"{one.goal} over {', '.join(one.axes)}, {one.bytes} bytes"
+    called = f"{one.name}, " if one.name else ""
+    return f"{called}{one.goal} over {', '.join(one.axes)}, {format_bytes(one.bytes)}"
 
 
 def bytes_range(request: Request, planned: Planned) -> tuple[int, int]:
