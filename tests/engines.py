@@ -15,6 +15,7 @@ from meshwright import (
     Planned,
     Program,
     Reduction,
+    Timed,
     load_library,
     parse_hierarchy,
     parse_program,
@@ -22,6 +23,7 @@ from meshwright import (
     placements,
     program_graph,
 )
+from meshwright.language.goals import flat_program
 
 EXHAUSTIVE = {
     "node=2,gpu=2": (1, 93),
@@ -77,6 +79,17 @@ def pipelined_plan(goal: Goal, spec: str = "node=2,gpu=2", chunks: int = 4) -> P
     pipelined = Pipelined(((planned.program, chunks - len(other)), *other))
     small = replace(planned, communication=replace(planned.communication, bytes=1), pipelined=pipelined)
     return replace(plan, communications=(small,))
+
+
+def ranged_plan(goal: Goal, spec: str = "node=2,gpu=2") -> Plan:
+    """A plan with a program for each of four ranges of payloads: the library's own, two steps, in chunks, and a mix."""
+    plan = pipelined_plan(goal, spec)
+    (planned,) = plan.reductions
+    own = Pipelined.of(flat_program(goal, spec.count(",") + 1))
+    programs = {1: own, 80: Pipelined.of(planned.program), 320: Pipelined.of(planned.program, 3)}
+    programs |= {2000: Pipelined(planned.shares)}
+    ranges = tuple(Timed(size, pipelined, 1.0) for size, pipelined in programs.items())
+    return replace(plan, communications=(replace(planned, pipelined=own, ranges=ranges),))
 
 
 def random_pipelines(spec: str, count: int = 60) -> Plan:

@@ -76,7 +76,8 @@ def write_edited(tmp_path: Path, edit: Any) -> Path:
     ("edit", "message"),
     [
         (lambda d: d.update(format="x"), "not a plan file"),
-        (lambda d: d.update(version=3), "of version 3; this Meshwright reads versions 1 to 2"),
+        (lambda d: d.update(version=4), "of version 4; this Meshwright reads versions 1 to 3"),
+        (lambda d: d.update(version=True), "of version True; this Meshwright reads versions 1 to 3"),
         (lambda d: d.pop("library"), "'library' is missing"),
         (lambda d: d.update(extra=1), "unknown key 'extra'"),
         (lambda d: d.update(seconds=1.0), "seconds: it is 1.0, but the communications add up to"),
@@ -107,6 +108,21 @@ def write_edited(tmp_path: Path, edit: Any) -> Path:
         (lambda d: d["placement"].update(matrix=[4, 1]), "placement.matrix: expected a list of rows"),
         (lambda d: d["placement"].update(axes=[1, 2]), "placement.axes: expected names"),
         (lambda d: d["reductions"].append(3), r"reductions\[1\]: expected an object"),
+        (lambda d: d["reductions"][0].pop("ranges"), r"reductions\[0\]: 'ranges' is missing"),
+        (lambda d: d["reductions"][0].update(ranges=3), r"reductions\[0\].ranges: 3 is not what is expected"),
+        (lambda d: d["reductions"][0]["ranges"].append([]), r"ranges\[\d\]: expected an object with bytes, program"),
+        (lambda d: d["reductions"][0]["ranges"][0].update(bytes=0), r"ranges\[0\]: the payload is 0 bytes"),
+        (lambda d: d["reductions"][0]["ranges"][0].update(bytes=2000), r"ranges\[0\].seconds: it is .* was edited"),
+        (lambda d: d["reductions"][0]["ranges"][0].update(program="x"), r"ranges\[0\].program: cannot read"),
+        (
+            lambda d: d["reductions"][0]["ranges"].append(d["reductions"][0]["ranges"][0]),
+            r"reductions\[0\]: expected ranges from growing payloads on, not \[1024, 1024\]",
+        ),
+        (
+            lambda d: d["reductions"][0].update(ranges=d["reductions"][0]["alternatives"][:1]),
+            r"reductions\[0\]: the range of the planned payload has another program",
+        ),
+        (lambda d: d["reductions"][0]["alternatives"][0].update(program="AllGather all"), r"alternatives\[0\].* valid"),
     ],
 )
 def test_edited_plan_files_are_refused_with_the_place(tmp_path: Path, edit: Any, message: str) -> None:
@@ -123,7 +139,7 @@ def test_consistent_edits_and_doubled_keys_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"reductions\[0\].seconds: .* the file was edited"):
         read_plan(write_edited(tmp_path, halve))
     path = write_edited(tmp_path, lambda _document: None)
-    path.write_text(path.read_text().replace('"version": 2', '"version": 7, "version": 2'))
+    path.write_text(path.read_text().replace('"version": 3', '"version": 7, "version": 3'))
     with pytest.raises(SpecError, match="the key 'version' appears 2 times"):
         read_plan(path)
 
@@ -164,10 +180,16 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "plan.json").read_text() == "the old plan"
 
 
-def test_plan_files_of_version_1_are_still_read(tmp_path: Path) -> None:
-    best = plan(A100, AXES, [Reduction(("data",), 2**31)]).candidates[0]
+def test_plan_files_of_versions_1_and_2_are_still_read(tmp_path: Path) -> None:
+    best = plan(A100, AXES, [Reduction(("data",), 2**31)], ranges=False).candidates[0]
+    assert best.reductions[0].ranges == best.reductions[0].alternatives == ()
     write_plan(best, tmp_path / "plan.json")
     document = json.loads((tmp_path / "plan.json").read_text())
+    for reduction in document["reductions"]:
+        del reduction["ranges"], reduction["alternatives"]
+    document["version"] = 2
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    assert read_plan(tmp_path / "plan.json") == best
     document["version"] = 1
     del document["transfers"]
     for reduction in document["reductions"]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from meshwright import EngineError, Goal, MeshwrightWarning, Pipelined, load_library
+from meshwright import EngineError, Goal, MeshwrightWarning, Pipelined, Timed, load_library
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.calls import KEPT, Calls, Notices
 from meshwright.runtime.role import role_of
@@ -50,9 +50,11 @@ def test_chunks_that_vanish_are_said_once_per_reduction() -> None:
     notices.chunks(0, 1, 1 << 21)
     assert [str(each.message) for each in said] == [
         "the all-reduce over data was planned for 256MiB in 8 chunks, but a call with 4MiB is a single chunk, whose "
-        "steps do not overlap: make the plan for the size of the calls"
+        "steps do not overlap: make the plan again, so that it has programs for every size"
     ]
     Notices(plan, 1).chunks(0, 1, 1 << 22)
+    ranged = replace(large, ranges=(Timed(1, pipelined, 1.0),))
+    Notices(replace(plan, communications=(ranged,)), 0).chunks(0, 1, 1 << 22)  # as the plan says
 
 
 class _Silent:

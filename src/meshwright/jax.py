@@ -5,6 +5,7 @@ cannot be written to, and XLA decides what overlaps, so the runtime's payload an
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -239,7 +240,7 @@ def _role(plan: Plan, number: int) -> Role:
         raise EngineError(
             f"JAX has no rooted collectives, so the {describe(role.planned)} cannot run: plan an all-reduce instead"
         )
-    for flow in role.flows:
+    for flow in chain(*role.flows.values()):
         for k, step in enumerate(flow.program.steps, 1):
             if step.collective in ROOTED or step.grouping.masters:
                 raise EngineError(

@@ -162,6 +162,7 @@ def fault(problem: Problem) -> str | None:
             top=problem.top,
             max_steps=problem.max_steps,
             max_chunks=problem.max_chunks,
+            ranges=False,
         ).candidates
     times = [candidate.seconds for candidate in found]
     if len(times) != len(expected):

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,14 @@ def test_candidates_are_ranked_and_add_up() -> None:
         for name in ("seconds", "default_seconds", "bound_seconds"):
             assert candidate[name] == pytest.approx(sum(r[name] * r["count"] for r in candidate["reductions"]))
         assert candidate["speedup"] == pytest.approx(candidate["default_seconds"] / candidate["seconds"])
-    assert candidates[0]["reductions"][1] == {
+    planned = candidates[0]["reductions"][1]
+    ranges, alternatives = planned.pop("ranges"), planned.pop("alternatives")
+    assert [each["bytes"] for each in ranges] == sorted({each["bytes"] for each in ranges})
+    assert planned["program"] in [each["program"] for each in ranges if each["bytes"] <= 2**26][-1:]
+    assert len(alternatives) == 5
+    assert {"bytes": 2**26, "program": "AllReduce all", "seconds": planned["default_seconds"]} in alternatives
+    assert not any(one["ranges"] or one["alternatives"] for one in candidates[1]["reductions"])
+    assert planned == {
         "axes": ["shard"],
         "bytes": 2**26,
         "count": 80,
@@ -62,6 +70,16 @@ def test_people_see_a_table_the_reason_and_the_groups() -> None:
     assert "32 groups of 2: {0 8}  {32 40}  …" in text
 
 
+def test_programs_by_size_are_shown(tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    one = ["plan", "--system", "node=4@8GB/s+20us,gpu=8@200GB/s+5us", "--axes", "data=32", "--library", "gloo"]
+    for text in (run(*one, "--reduce", "data=256MiB", "--out", path).stdout, run("explain", path).stdout):
+        assert re.search(r"\n  calls +program *\n  below 8.839KiB +ReduceScatter all; AllGather across node; ", text)
+        assert re.search(r"\n  from 128KiB +Reduce inside node; AllReduce masters of node; Broadcast inside node", text)
+    workload = run("plan", "--system", "dgx-h100:128", "--workload", "dense-70b", "--library", "gloo").stdout
+    assert ", by size:\n  calls " in workload
+
+
 def test_a_plan_file_is_written_read_and_explained(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     written = run(*BOTH, "--out", str(path), "--json")
@@ -70,7 +88,9 @@ def test_a_plan_file_is_written_read_and_explained(tmp_path: Path) -> None:
     text = run("explain", str(path)).stdout
     assert "twice the bandwidth of node: 1.788s, 1.98x faster" in text
     assert "* bottleneck" in text
-    assert max(len(line) for line in text.splitlines()[3:]) <= 80
+    steps, _, others = text.partition("\nall-reduce over data, other programs for 2GiB:\n")
+    assert max(len(line) for line in steps.splitlines()[3:]) <= 80
+    assert "\nall-reduce over shard, other programs for 64MiB:\n  time " in others
     document = run_json("explain", str(path))
     across = document["steps"][0][1]
     assert across["step"] == "AllReduce across node"

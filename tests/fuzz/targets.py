@@ -368,7 +368,7 @@ def _plans() -> list[Any]:
 def _plan_document(plan: mw.Plan) -> Any:
     return {
         "format": "meshwright-plan",
-        "version": 2,
+        "version": 3,
         "system": system_document(plan.placement.system),
         "library": library_document(plan.library),
         **plan.document(),

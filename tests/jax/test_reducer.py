@@ -30,7 +30,7 @@ from meshwright import (
 )
 from meshwright.jax import Reducer, factor_mesh, mesh
 from meshwright.language.program import device_groups
-from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of
+from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, ranged_plan
 
 UNROOTED = tuple(collective for collective in Collective if collective not in ROOTED)
 
@@ -375,3 +375,15 @@ def test_chunks_are_separate_collectives() -> None:
     function = shards(best, reducer.axes("data"), reducer.all_reduce)
     kinds = [kind for kind, _ in hlo_collectives(function, jnp.ones((4, 12)))]
     assert kinds.count("reduce-scatter") == kinds.count("all-gather") == 3  # all-reduces XLA may combine
+
+
+def test_a_call_takes_the_program_for_its_size() -> None:
+    best = ranged_plan(Goal.ALL_REDUCE)
+    reducer = Reducer(best)
+    function = shards(best, reducer.axes("data"), reducer.all_reduce)
+    found = []
+    for length in (4, 24, 100):
+        whole = np.random.default_rng(length).integers(-1000, 1000, (4, length)).astype(np.int32)
+        assert np.array_equal(function(whole), whole.sum(0))
+        found.append([kind for kind, _ in hlo_collectives(function, whole)].count("reduce-scatter"))
+    assert found == [0, 1, 3]

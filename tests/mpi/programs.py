@@ -23,6 +23,7 @@ from tests.engines import (
     plan_of,
     programs_of,
     random_pipelines,
+    ranged_plan,
     refused,
 )
 
@@ -71,8 +72,16 @@ def pipelines(spec: str) -> None:
 
 def pipelined_goals() -> None:
     """All goals in chunks, over lengths that ranks and chunks do not divide."""
+    _goals({goal: Reducer(pipelined_plan(goal)) for goal in PROGRAM_GOALS})
+
+
+def ranged_goals() -> None:
+    """All goals with programs that depend on the size."""
+    _goals({goal: Reducer(ranged_plan(goal)) for goal in PROGRAM_GOALS})
+
+
+def _goals(reducers: dict[Goal, Reducer]) -> None:
     rank = MPI.COMM_WORLD.rank
-    reducers = {goal: Reducer(pipelined_plan(goal)) for goal in PROGRAM_GOALS}
     for length in (1, 3, 11, 40, 41, 1000):
         whole = np.arange(4 * length).reshape(4, length) % 97
         total = whole.sum(0)

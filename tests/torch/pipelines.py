@@ -12,7 +12,7 @@ import torch.distributed as dist
 from meshwright import Goal, MeshwrightWarning
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.torch import Reducer
-from tests.engines import pipelined_plan, random_pipelines, refused
+from tests.engines import pipelined_plan, random_pipelines, ranged_plan, refused
 from tests.torch.programs import gloo
 
 
@@ -40,10 +40,11 @@ def every_program(rank: int, spec: str) -> dict[str, bytes]:
     return bits
 
 
-def goals(rank: int) -> None:
-    """All goals in chunks, over lengths that ranks and chunks do not divide."""
+def goals(rank: int, of: str = "chunks") -> None:
+    """All goals in chunks, or with programs that depend on the size, over lengths that ranks do not divide."""
+    made = pipelined_plan if of == "chunks" else ranged_plan
     with gloo():
-        reducers = {goal: Reducer(pipelined_plan(goal)) for goal in PROGRAM_GOALS}
+        reducers = {goal: Reducer(made(goal)) for goal in PROGRAM_GOALS}
         for length in (1, 3, 11, 40, 41, 1000):
             whole = torch.arange(4 * length).reshape(4, length).remainder(97)
             total = whole.sum(0)

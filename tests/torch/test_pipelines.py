@@ -16,6 +16,10 @@ def test_every_goal_in_chunks() -> None:
     results("tests.torch.pipelines:goals", 4)
 
 
+def test_every_goal_with_programs_by_size() -> None:
+    results("tests.torch.pipelines:goals", 4, "sizes")
+
+
 def test_calls_in_chunks_keep_their_order() -> None:
     results("tests.torch.pipelines:many_at_once", 4)
 

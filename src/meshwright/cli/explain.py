@@ -7,10 +7,12 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table
+from meshwright.cli.ranking import print_ranges
 from meshwright.language.program import step_text
 from meshwright.planning.explain import costs_of, what_would_help, why, why_transfer
 from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan
+from meshwright.runtime.calls import describe
 from meshwright.text.units import format_amount, format_bandwidth, format_bytes, format_seconds
 
 
@@ -44,6 +46,8 @@ def explain(plan_path: Path, as_json: bool) -> None:
         click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
     if not helps:
         click.echo("  nothing that can be said of one level alone")
+    for planned in plan.reductions:
+        _print_others(plan, planned)
 
 
 def _head(planned: Planned, default: str) -> str:
@@ -118,3 +122,15 @@ def _print(plan: Plan, planned: Planned) -> None:
                 limit = "beside the load, by half" if phase.turns else ""
                 rows.append(["    latency", "", "", limit, format_seconds(phase.latency), mark])
         print_table(["    level", "groups", "load", "limit", "time", ""], rows)
+
+
+def _print_others(plan: Plan, planned: Planned) -> None:
+    """The programs for calls of other sizes, and others for the same size."""
+    if len(planned.ranges) > 1:
+        click.echo(f"\n{describe(planned)}, by size:")
+        print_ranges(plan, planned)
+    if planned.alternatives:
+        click.echo(f"\n{describe(planned)}, other programs for {format_bytes(planned.communication.bytes)}:")
+        hierarchy = plan.hierarchy(planned)
+        rows = [[f"  {format_seconds(t.seconds)}", t.pipelined.text(hierarchy)] for t in planned.alternatives]
+        print_table(["  time", "program"], rows)

@@ -14,6 +14,7 @@ from meshwright.planning.orders import Habit, gain
 from meshwright.planning.plan import Plan, Planned, ratio
 from meshwright.planning.ranking import Ranking
 from meshwright.planning.sizes import Choices
+from meshwright.runtime.calls import describe
 from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_bytes, format_seconds
 from meshwright.workload.communication import exposed
@@ -130,6 +131,13 @@ def _print_workload(best: Plan, workload: Workload) -> None:
         each, program = format_seconds(planned.seconds), best.program_text(planned)
         rows.append([*what, each, hidden, f"{share:.1%}", program])
     print_table([*DESCRIBED[:-1], "each", DESCRIBED[-1], "share", "program"], rows)
+    shown = set()
+    for planned in best.reductions:
+        one = planned.communication
+        if len(planned.ranges) > 1 and (one.goal, one.axes) not in shown:
+            shown.add((one.goal, one.axes))
+            click.echo(f"\n{describe(planned)}, by size:")
+            print_ranges(best, planned)
     if workload.memory is not None:
         click.echo()
     print_needs(workload)
@@ -160,3 +168,14 @@ def _print_program(plan: Plan, planned: Planned) -> None:
             shown = "  ".join(f"{{{ranks}{' …' if size > 6 else ''}}}" for ranks in listed)
             more = "  …" if many > len(listed) else ""
             click.echo(f"     {many} group{'s' if many > 1 else ''} of {size}: {shown}{more}")
+    print_ranges(plan, planned)
+
+
+def print_ranges(plan: Plan, planned: Planned) -> None:
+    """Which program runs for which payload, where that is not the same for all."""
+    if len(planned.ranges) < 2:
+        return
+    hierarchy, (first, second, *_) = plan.hierarchy(planned), planned.ranges
+    rows = [[f"  below {format_amount(second.bytes)}", first.pipelined.text(hierarchy)]]
+    rows += [[f"  from {format_amount(each.bytes)}", each.pipelined.text(hierarchy)] for each in planned.ranges[1:]]
+    print_table(["  calls", "program"], rows)

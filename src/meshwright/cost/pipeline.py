@@ -67,6 +67,12 @@ class Pipeline:
         self._priced: dict[tuple[int, LibraryRule], list[_Priced]] = {}
         self._chosen: dict[tuple[Program, tuple[int, ...]], Chosen] = {}
 
+    def at(self, payload: int) -> "Pipeline":
+        """The times for another payload. What either computes of the algorithms serves both."""
+        other = Pipeline(self.model.at(self.model.layout, payload), self.goal, self.counts[-1])
+        other._priced = self._priced
+        return other
+
     def seconds(self, pipelined: Pipelined) -> float:
         """The time of all chunks: that of the first chunk, then a period for each of the others."""
         times, _ = self._fastest(pipelined.shares, (pipelined.chunks,))

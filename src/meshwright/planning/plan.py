@@ -1,5 +1,6 @@
 """Plans: a placement, and for each communication the programs that carry it out. What engines run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,31 @@ TIMES = ("seconds", "default_seconds", "bound_seconds")
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """Programs with their chunks, and their predicted time for a payload of `bytes` bytes."""
+
+    bytes: int
+    pipelined: Pipelined
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time of a program."""
+        if type(self.bytes) is not int or self.bytes < 1:
+            raise SpecError(f"expected the bytes of a payload, at least 1, not {shown(self.bytes)}")
+        check_type(self.pipelined, Pipelined, "a Pipelined; Pipelined.of makes one from a Program")
+        _check_seconds("seconds", self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """A communication, the programs that carry it out, and its predicted times, each for one run.
 
     pipelined: the programs with their chunks; None where the goal has no programs. seconds: the time of these;
     default_seconds: that of the library's own collective over the whole group, on the same placement; bound_seconds:
     no algorithm can be faster.
+    ranges: the best programs for other payloads too. Each counts from its own bytes on, up to those of the next; the
+    first also for less. Where there are none, `pipelined` is for every payload.
+    alternatives: other programs for the same payload, the fastest first; the library's own collective is among them.
     """
 
     communication: Communication
@@ -32,19 +52,35 @@ class Planned:
     seconds: float
     default_seconds: float
     bound_seconds: float
+    ranges: tuple[Timed, ...] = ()
+    alternatives: tuple[Timed, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what is no plan for a communication."""
         check_type(self.communication, Communication, "a Reduction or a Transfer")
         for name in TIMES:
-            if not is_number(getattr(self, name)) or getattr(self, name) < 0:
-                raise SpecError(f"expected {name} of zero or more, not {shown(getattr(self, name))}")
+            _check_seconds(name, getattr(self, name))
         if self.communication.goal.has_programs:
             check_type(self.pipelined, Pipelined, "a Pipelined; Pipelined.of makes one from a Program")
         elif self.pipelined is not None or self.default_seconds != self.seconds:
             raise SpecError(
                 f"{self.communication.goal} has no programs: expected None, and default_seconds equal to seconds"
             )
+        for name in ("ranges", "alternatives"):
+            object.__setattr__(self, name, as_tuple(getattr(self, name), Timed, name))
+        starts = [each.bytes for each in self.ranges]
+        if starts != sorted(set(starts)):
+            raise SpecError(f"expected ranges from growing payloads on, not {shown(starts)}")
+        if self.ranges and self.at(self.communication.bytes) != self.pipelined:
+            raise SpecError(
+                "the range of the planned payload has another program than the reduction: give ranges=() to run that "
+                "program for every payload"
+            )
+
+    def at(self, payload: int) -> Pipelined | None:
+        """The programs for a payload of another size; None where the goal has no programs."""
+        fitting = [each.pipelined for each in self.ranges if each.bytes <= payload]
+        return fitting[-1] if fitting else self.ranges[0].pipelined if self.ranges else self.pipelined
 
     @property
     def shares(self) -> tuple[tuple[Program, int], ...]:
@@ -125,6 +161,10 @@ class Plan:
         """The programs of one of the communications as text, with their chunks; empty where there are none."""
         return planned.pipelined.text(self.hierarchy(planned)) if planned.pipelined else ""
 
+    def _timed(self, planned: Planned, timed: Sequence[Timed]) -> list[dict[str, Any]]:
+        hierarchy = self.hierarchy(planned)
+        return [{"bytes": t.bytes, "program": t.pipelined.text(hierarchy), "seconds": t.seconds} for t in timed]
+
     def document(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {
@@ -144,6 +184,8 @@ class Plan:
                     "hidden": r.communication.hidden,
                     "program": self.program_text(r),
                     **times_of(r),
+                    "ranges": self._timed(r, r.ranges),
+                    "alternatives": self._timed(r, r.alternatives),
                 }
                 for r in self.reductions
             ],
@@ -161,6 +203,11 @@ class Plan:
                 for t in self.transfers
             ],
         }
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if not is_number(value) or value < 0:
+        raise SpecError(f"expected {name} of zero or more, not {shown(value)}")
 
 
 def cost_model(plan: Plan, planned: Planned) -> CostModel:

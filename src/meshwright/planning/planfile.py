@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.cost.library import Library, library_document, library_of
 from meshwright.cost.model import CostModel
+from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
 from meshwright.language.goals import Goal, as_goal
 from meshwright.language.parse import parse_pipelined
@@ -21,19 +22,19 @@ from meshwright.language.synthesis import MAX_LEVELS
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.layout import layout_of, reduction_hierarchy
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import TIMES, Plan, Planned, predict, times_of
+from meshwright.planning.plan import TIMES, Plan, Planned, Timed, predict, times_of
 from meshwright.system.read import system_document, system_of
 from meshwright.text.files import write_file
 from meshwright.text.spec import check_path, check_type, no_constant, shown, unknown
 from meshwright.text.yamlfile import read_text
 from meshwright.workload.communication import Communication, Transfer
 
-FORMAT, VERSION = "meshwright-plan", 2
+FORMAT, VERSION = "meshwright-plan", 3
 
 MAX_TEXT = 2**22
 """The most bytes of a plan file."""
 
-_REDUCTION = ("axes", "bytes", "count", "goal", "name", "hidden", "program", *TIMES)
+_REDUCTION = ("axes", "bytes", "count", "goal", "name", "hidden", "program", *TIMES, "ranges", "alternatives")
 _TRANSFER = ("axes", "bytes", "kind", "count", "name", "hidden", "seconds", "bound_seconds")
 
 
@@ -122,7 +123,7 @@ class _Reader:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise self.fail("", f"this is not a plan file: 'format' is not {FORMAT!r}")
         version = document.get("version")
-        if version not in (1, VERSION) or isinstance(version, bool):
+        if type(version) is not int or not 1 <= version <= VERSION:
             raise self.fail(
                 "",
                 f"this is a plan file of version {shown(version)}; this Meshwright reads versions 1 to {VERSION}: "
@@ -144,7 +145,8 @@ class _Reader:
         placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
         if not document["reductions"] and not document["transfers"]:
             raise self.fail("reductions", "there are none")
-        old = {"name": "", "hidden": 0.0} if version == 1 else {}
+        old: dict[str, Any] = {"name": "", "hidden": 0.0} if version == 1 else {}
+        old |= {"ranges": [], "alternatives": []} if version < 3 else {}  # one program for every payload
         entries = [{**old, **entry} if isinstance(entry, dict) else entry for entry in document["reductions"]]
         programmed = [
             self.planned(entry, f"reductions[{k}]", placement, library, True) for k, entry in enumerate(entries)
@@ -162,6 +164,7 @@ class _Reader:
     def planned(self, entry: Any, place: str, placement: Placement, library: Library, has_programs: bool) -> Planned:
         """One of the communications; those with programs have keys of their own."""
         kinds: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "hidden": (int, float)}
+        kinds |= {"ranges": list, "alternatives": list}
         keys = _REDUCTION if has_programs else _TRANSFER
         self.take(entry, place, {key: kinds.get(key, (int, float) if key in TIMES else str) for key in keys})
         given = {key: entry[key] for key in ("axes", "bytes", "count", "name", "hidden")}
@@ -175,14 +178,36 @@ class _Reader:
         planned: Planned = self.convert(place, lambda: predict(model, one, pipelined))
         times = {name: value for name, value in times_of(planned).items() if name in keys}
         for name, value in times.items():
-            if not _near(entry[name], value):
-                raise self.fail(
-                    f"{place}.{name}",
-                    f"it is {shown(entry[name])}, but this program on this system with this library takes {value!r}: "
-                    "the file was edited, or written by another version",
-                )
+            self.check_time(entry, place, name, value)
         # The times as they are written, so that a plan that is read equals the one that was written.
-        return replace(planned, **{"default_seconds": entry["seconds"], **{name: entry[name] for name in times}})
+        written = {"default_seconds": entry["seconds"], **{name: entry[name] for name in times}}
+        if has_programs and entry["ranges"] + entry["alternatives"]:
+            pipeline = Pipeline(model, one.goal)
+            for name in ("ranges", "alternatives"):
+                found = [self.timed(each, f"{place}.{name}[{k}]", pipeline) for k, each in enumerate(entry[name])]
+                written[name] = tuple(found)
+        changed: Planned = self.convert(place, lambda: replace(planned, **written))
+        return changed
+
+    def check_time(self, entry: Any, place: str, name: str, value: float) -> None:
+        """Refuse a time that is not what the model predicts."""
+        if not _near(entry[name], value):
+            raise self.fail(
+                f"{place}.{name}",
+                f"it is {shown(entry[name])}, but this program on this system with this library takes {value!r}: "
+                "the file was edited, or written by another version",
+            )
+
+    def timed(self, entry: Any, place: str, pipeline: Pipeline) -> Timed:
+        """Programs for a payload, with their time."""
+        self.take(entry, place, {"bytes": int, "program": str, "seconds": (int, float)})
+        hierarchy, goal = pipeline.model.layout.hierarchy, pipeline.goal
+        pipelined = self.pipelined(entry["program"], f"{place}.program", hierarchy, goal)
+        self.check_time(
+            entry, place, "seconds", self.convert(place, lambda: pipeline.at(entry["bytes"]).seconds(pipelined))
+        )
+        timed: Timed = self.convert(place, lambda: Timed(entry["bytes"], pipelined, entry["seconds"]))
+        return timed
 
     def pipelined(self, text: str, place: str, hierarchy: Hierarchy, goal: Goal) -> Pipelined:
         """The programs of a communication, each of them valid."""

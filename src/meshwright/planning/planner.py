@@ -1,6 +1,7 @@
 """The planner: from a system, axes and communications to ranked plans; on rings also in the best order of the axes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from math import inf, prod
 from os import PathLike
 
@@ -12,7 +13,7 @@ from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
 from meshwright.language.goals import Goal
-from meshwright.language.program import Collective, as_collectives
+from meshwright.language.program import Collective, Pipelined, as_collectives
 from meshwright.language.synthesis import MAX_STEPS, program_graph
 from meshwright.placement.layout import Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
@@ -20,6 +21,7 @@ from meshwright.placement.placement import Placement, check_fit
 from meshwright.planning.constraints import Constraint, allowed_rows
 from meshwright.planning.neighbours import Order, Sharing, best_order
 from meshwright.planning.plan import Plan, Planned, predict
+from meshwright.planning.ranges import Envelope
 from meshwright.planning.ranking import Ranking, Sofar
 from meshwright.planning.search import searching
 from meshwright.planning.terms import Found, Problem, Row, Term
@@ -47,6 +49,7 @@ def plan(
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
     max_chunks: int = 1,
+    ranges: bool = True,
     watch: Callable[[Sofar], object] = lambda _: None,
 ) -> Ranking:
     """The best plans for some communications on a system: which placement, and which program for each reduction.
@@ -54,8 +57,10 @@ def plan(
     A system and a library may be given as `load_system` and `load_library` take them. With a `placement`, only that
     one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
     proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
-    chunks that flow through the steps of a program, or of several. `watch` is called now and then with what the search
-    has found so far; it may raise an exception to end the search, and `ranking()` of what it got last is then the best.
+    chunks that flow through the steps of a program, or of several. The first candidate also has the best programs for
+    payloads of other sizes, unless `ranges` is False; finding them can take longer than the plan itself. `watch` is
+    called now and then with what the search has found so far; it may raise an exception to end the search, and
+    `ranking()` of what it got last is then the best.
 
     >>> from meshwright import Reduction, parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
@@ -68,8 +73,9 @@ def plan(
     system = as_system(system)
     constraints = as_tuple(constraints, Constraint, "constraints")
     planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks)
+    finish = planner.with_ranges if ranges else lambda ranking: ranking
     if placement is None:
-        return planner.best(top, constraints, watch)
+        return finish(planner.best(top, constraints, watch))
     check_type(placement, Placement, "a Placement")
     if placement.system != system or placement.sizes != dict(axes):
         raise PlacementError(
@@ -79,8 +85,8 @@ def plan(
     for constraint in constraints:
         raise PlacementError(f"{constraint} has no meaning where the placement is given")
     if len(planner.communications) == 1:
-        return planner.ranking(planner.programs(placement, top), 1, 1)
-    return planner.ranking((planner.plan(placement),), 1, 1)
+        return finish(planner.ranking(planner.programs(placement, top), 1, 1))
+    return finish(planner.ranking((planner.plan(placement),), 1, 1))
 
 
 class Planner:
@@ -135,7 +141,7 @@ class Planner:
         whole = ordered if self.rings else None
         problem = Problem(tuple(self.axes.values()), self.system.counts, allowed, terms, top, whole, total)
         for found in searching(problem):
-            watch(Sofar(self.ranked, total, found))
+            watch(Sofar(lambda *so_far: self.with_ranges(self.ranked(*so_far)), total, found))
         return self.ranked(found, total)
 
     def ranked(self, found: Found, total: int) -> Ranking:
@@ -158,6 +164,31 @@ class Planner:
             searched = self.searched.get((one.goal, one.bytes, layout.radices, layout.columns))
             least += exposed(one) * (planned.seconds if searched is None else searched.least)
         return Ranking(plans, total, timed, gap, least)
+
+    def with_ranges(self, ranking: Ranking) -> Ranking:
+        """A ranking whose first plan has the best programs for every payload, and alternatives to its own."""
+        first = ranking.candidates[0]
+        keys = [
+            (one.communication.goal, layout_of(first.placement, one.communication.axes)) for one in first.reductions
+        ]
+        fixed: dict[tuple[Goal, Layout], dict[int, Pipelined]] = {}
+        for key, planned in zip(keys, first.reductions, strict=True):
+            if key[1].levels and planned.pipelined:
+                fixed.setdefault(key, {})[planned.communication.bytes] = planned.pipelined
+        found = {key: self._envelope(*key, programs) for key, programs in fixed.items()}
+        ranges = {key: envelope.ranges() for key, envelope in found.items()}
+        reductions = [
+            replace(one, ranges=ranges[key], alternatives=found[key].alternatives(one.communication.bytes))
+            if key in found
+            else one
+            for key, one in zip(keys, first.reductions, strict=True)
+        ]
+        best = Plan(first.placement, first.library, (*reductions, *first.transfers))
+        return replace(ranking, candidates=(best, *ranking.candidates[1:]))
+
+    def _envelope(self, goal: Goal, layout: Layout, fixed: dict[int, Pipelined]) -> Envelope:
+        pipeline = Pipeline(self._model(layout, max(fixed)), goal, self.max_chunks)
+        return Envelope(pipeline, program_graph(len(layout.levels), goal, self.max_steps, self.collectives), fixed)
 
     def _placed(self, matrix: Matrix) -> Placement:
         """The placement of a matrix; on rings, where the order of axes inside a level matters, in the best order."""

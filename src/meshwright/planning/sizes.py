@@ -115,6 +115,7 @@ def choose_sizes(
     _check_choice(system, file, free, fixed, constraints)
     if isinstance(library, str):
         library = load_library(library)
+    settings = library, max_steps, collectives, max_chunks
     ways = list(_ways(system.devices // prod(fixed.values()), len(free)))
     refused: Counter[str] = Counter()
     found: list[Choice] = []  # the fastest first
@@ -124,7 +125,7 @@ def choose_sizes(
         try:
             workload = file.workload(axes)
             check_memory(workload)
-            planner = Planner(system, axes, workload.communications, library, max_steps, collectives, max_chunks)
+            planner = Planner(system, axes, workload.communications, *settings)
             insort(found, Choice(workload, planner.best(top, constraints)), key=attrgetter("seconds"))
         except TooLargeError:
             raise
@@ -133,6 +134,9 @@ def choose_sizes(
     if not found:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in refused.most_common())
         raise PlacementError(f"none of {len(ways)} ways to choose {', '.join(free)} can be had: {reasons}")
+    first = found[0]
+    planner = Planner(system, first.workload.axes, first.workload.communications, *settings)
+    found[0] = replace(first, ranking=planner.with_ranges(first.ranking))
     return Choices(tuple(found), len(ways), len(ways), refused)
 
 

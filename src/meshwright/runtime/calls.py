@@ -85,13 +85,13 @@ class Notices:
             )
 
     def chunks(self, number: int, chunks: int, payload: int) -> None:
-        """Say that a payload of `payload` bytes is too small to be cut as a reduction was planned."""
+        """Say that a payload of `payload` bytes is too small to be cut as a reduction was planned for one size only."""
         planned = self.plan.reductions[number]
-        if chunks == 1 < planned.chunks and payload < planned.communication.bytes:
+        if chunks == 1 < planned.chunks and payload < planned.communication.bytes and not planned.ranges:
             self._say(
                 f"the {describe(planned)} was planned for {format_amount(planned.communication.bytes)} in "
                 f"{planned.chunks} chunks, but a call with {format_amount(payload)} is a single chunk, whose steps do "
-                "not overlap: make the plan for the size of the calls",
+                "not overlap: make the plan again, so that it has programs for every size",
                 number,
             )
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil, lcm
 from typing import NamedTuple
 
 from meshwright.language.goals import Holding
-from meshwright.language.program import Program, check_fits, device_groups, step_text
+from meshwright.language.program import Pipelined, Program, check_fits, device_groups, step_text
 from meshwright.language.semantics import check_program
 from meshwright.planning.plan import Plan, Planned
 from meshwright.runtime.schedule import Call, Copy, Schedule, schedule
@@ -49,7 +50,7 @@ class Role:
     planned: Planned
     names: tuple[str, ...]
     ranks: tuple[int, ...]  # the reduction group, in rank order; a schedule's devices are positions in it
-    flows: tuple[Flow, ...]
+    flows: dict[Pipelined, tuple[Flow, ...]]  # for each of the programs that some payload takes
 
     def words(self, flow: Flow, move: Call) -> str:
         """A call in words, for errors."""
@@ -59,28 +60,43 @@ class Role:
     def cut(self, length: int, width: int) -> list[Cut]:
         """The chunks of a payload of `length` elements of `width` bytes.
 
-        A payload that is smaller than planned gets fewer chunks, of about the planned size.
+        Where the plan does not know the best programs for every payload, one that is smaller than planned gets fewer
+        chunks, of about the planned size.
         """
-        planned, flows = self.planned, self.flows
-        in_place, whole = planned.communication.goal.in_place, length * width
+        planned, whole = self.planned, length * width
+        pipelined = program_at(planned, whole)
+        flows, wanted = self.flows[pipelined], pipelined.chunks
+        in_place = planned.communication.goal.in_place
         if not in_place:
             length = part_length(length, len(self.ranks), 0)
-        if planned.chunks == 1:
-            return [Cut(flows[0], 0, length)]
-        wanted = min(planned.chunks, ceil(planned.chunks * whole / planned.communication.bytes))
+        if not planned.ranges:
+            wanted = min(wanted, ceil(wanted * whole / planned.communication.bytes))
         unit = lcm(*(flow.schedule.blocks for flow in flows)) if in_place else 1
         size = max(1, ceil(length / max(wanted, 1) / unit)) * unit
         starts = range(0, max(length, 1), size)
-        if len(starts) == 1:
+        if wanted <= 1 or len(starts) == 1:
             return [Cut(flows[0], 0, length)]
         due = [0.0] * len(flows)  # how many chunks each flow is behind its share
         found = []
         for start in starts:
-            due = [late + flow.chunks / planned.chunks for late, flow in zip(due, flows, strict=True)]
+            due = [late + flow.chunks / pipelined.chunks for late, flow in zip(due, flows, strict=True)]
             most = max(range(len(due)), key=lambda k: due[k])
             due[most] -= 1
             found.append(Cut(flows[most], start, min(start + size, length)))
         return found
+
+
+def program_at(planned: Planned, payload: int) -> Pipelined:
+    """The programs of a reduction for a payload."""
+    found = planned.at(payload)
+    assert found is not None, "reductions have programs"
+    return found
+
+
+def programs_of(planned: Planned) -> list[Pipelined]:
+    """All programs that payloads of a reduction take, each once."""
+    every = [each.pipelined for each in planned.ranges] or [program_at(planned, 0)]
+    return list(dict.fromkeys(every))
 
 
 def role_of(plan: Plan, number: int, rank: int) -> Role:
@@ -88,16 +104,21 @@ def role_of(plan: Plan, number: int, rank: int) -> Role:
     planned = plan.reductions[number]
     hierarchy = plan.hierarchy(planned)
     ranks = next(group for group in plan.placement.groups(planned.communication.axes) if rank in group)
-    flows = []
-    before = 0  # steps of the programs before this one
-    for program, chunks in planned.shares:
-        check_fits(program, len(hierarchy.names))
-        check_program(program, hierarchy, planned.communication.goal)
-        todo = schedule(program, hierarchy, ranks.index(rank), planned.communication.goal)
-        lanes = [_lane(planned, before + k) for k in range(max(1, len(program.steps)))]
-        flows.append(Flow(program, chunks, todo, _stages(todo, ranks, lanes)))
-        before += len(program.steps)
-    return Role(planned, hierarchy.names, ranks, tuple(flows))
+    schedules: dict[Program, Schedule] = {}
+    flows = {}
+    for pipelined in programs_of(planned):
+        found = []
+        before = 0  # steps of the programs before this one
+        for program, chunks in pipelined.shares:
+            if program not in schedules:
+                check_fits(program, len(hierarchy.names))
+                check_program(program, hierarchy, planned.communication.goal)
+                schedules[program] = schedule(program, hierarchy, ranks.index(rank), planned.communication.goal)
+            lanes = [_lane(pipelined, before + k) for k in range(max(1, len(program.steps)))]
+            found.append(Flow(program, chunks, schedules[program], _stages(schedules[program], ranks, lanes)))
+            before += len(program.steps)
+        flows[pipelined] = tuple(found)
+    return Role(planned, hierarchy.names, ranks, flows)
 
 
 def renumbered(role: Role, ranks: Sequence[int]) -> Role:
@@ -110,21 +131,22 @@ def renumbered(role: Role, ranks: Sequence[int]) -> Role:
         stages = (replace(stage, groups=tuple(map(rename, stage.groups))) for stage in flow.stages)
         return replace(flow, stages=tuple(stages))
 
-    return replace(role, ranks=rename(role.ranks), flows=tuple(map(turned, role.flows)))
+    flows = {pipelined: tuple(map(turned, each)) for pipelined, each in role.flows.items()}
+    return replace(role, ranks=rename(role.ranks), flows=flows)
 
 
 def role_groups(roles: Iterable[Role]) -> list[LaneGroup]:
     """The groups that one rank needs for its roles, each once. Ranks that share several have them in the same order."""
     found: dict[LaneGroup, None] = {}
     for role in roles:
-        for stage in (stage for flow in role.flows for stage in flow.stages):
+        for stage in (stage for flow in chain(*role.flows.values()) for stage in flow.stages):
             found |= {(stage.lane, group): None for group in stage.groups if group}
     return list(found)
 
 
-def _lane(planned: Planned, step: int) -> int:
+def _lane(pipelined: Pipelined, step: int) -> int:
     """The lane of a step, counted over all programs: one each where several can be under way at once."""
-    return step if planned.chunks > 1 else 0
+    return step if pipelined.chunks > 1 else 0
 
 
 def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tuple[Stage, ...]:
@@ -152,11 +174,15 @@ def plan_groups(plan: Plan) -> list[LaneGroup]:
     found: dict[LaneGroup, None] = {}
     for planned in plan.reductions:
         radices = plan.hierarchy(planned).radices
-        steps = [step for program, _ in planned.shares for step in program.steps]
-        for group in plan.placement.groups(planned.communication.axes):
+        inside: dict[tuple[int, tuple[int, ...]], None] = {}  # by lane, the devices of a reduction group
+        for pipelined in programs_of(planned):
+            steps = [step for program, _ in pipelined.shares for step in program.steps]
             for number, step in enumerate(steps):
                 for devices in device_groups(step.grouping, radices):
-                    found.setdefault((_lane(planned, number), tuple(group[device] for device in devices)))
+                    inside.setdefault((_lane(pipelined, number), tuple(devices)))
+        for group in plan.placement.groups(planned.communication.axes):
+            for lane, devices in inside:
+                found.setdefault((lane, tuple(group[device] for device in devices)))
     return list(found)
 
 

@@ -10,6 +10,7 @@ from meshwright.language.goals import Holding, flat_program
 from meshwright.language.interpreter import run_program
 from meshwright.measure.trials.trial import Array, Payload, Runner, check_memory
 from meshwright.planning.plan import Plan
+from meshwright.runtime.role import program_at
 
 
 class NumpyRunner(Runner):
@@ -40,9 +41,10 @@ class NumpyRunner(Runner):
             raise EngineError("all groups run at once here")
         planned = self.plan.reductions[self._payload.number]
         hierarchy, goal = self.plan.hierarchy(planned), planned.communication.goal
-        programs = [flat_program(goal, len(hierarchy.names)) if default else planned.program]
+        pipelined = program_at(planned, self._payload.bytes)
+        programs = [flat_program(goal, len(hierarchy.names)) if default else pipelined.program]
         if not default and goal.in_place:
-            programs = [program for program, chunks in planned.shares for _ in range(chunks)]
+            programs = [program for program, chunks in pipelined.shares for _ in range(chunks)]
         left: list[Array | None] = [None] * len(self.ranks)
         started = time.perf_counter()
         for group in self.plan.placement.groups(planned.communication.axes):
