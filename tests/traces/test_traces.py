@@ -168,7 +168,7 @@ ENTRY = {
 
 def dump(**changes: Any) -> bytes:
     """A dump with one call, of which some fields are different."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    config = changes.pop("pg_config", {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}})
     return pickle.dumps({"version": "2.10", "pg_config": config, "entries": [ENTRY | changes]}, 2)
 
 
@@ -221,10 +221,10 @@ def test_files_that_do_not_go_together(tmp_path: Path) -> None:
     cut.write_bytes(PROFILED[0].read_bytes()[:2000])
     with pytest.raises(MeshwrightError, match=r"cut.json.gz: the file cannot be unpacked; is it cut off"):
         workload_of_traces([cut])
-    nameless = tmp_path / "trace.json"
-    nameless.write_text(json.dumps(profile() | {"distributedInfo": {}}))
-    with pytest.raises(MeshwrightError, match=r"trace.json: it does not tell of which rank it is"):
-        workload_of_traces([nameless])
+    with pytest.raises(MeshwrightError, match=r"dump.pkl: it does not tell of which rank it is"):
+        merged([trace_of(dump(pg_config={}), "dump.pkl")])
+    older = profile() | {"distributedInfo": {}}  # then the rank is the smallest that is in all groups
+    assert [call.rank for call in merged([kineto_trace(older, "host_17.1699999999999.pt.trace.json")]).calls] == [0]
 
 
 def test_what_was_received_counts_where_the_sender_has_no_trace() -> None:

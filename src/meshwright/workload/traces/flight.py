@@ -7,7 +7,18 @@ from math import prod
 from typing import Any, NoReturn
 
 from meshwright.text.spec import shown
-from meshwright.workload.traces.trace import RECEIVE, SEND, Call, Trace, bytes_of, kind_of, label_of, ranks_of, wrong
+from meshwright.workload.traces.trace import (
+    RECEIVE,
+    SEND,
+    Call,
+    Trace,
+    bytes_of,
+    kind_of,
+    label_of,
+    rank_of,
+    ranks_of,
+    wrong,
+)
 
 MOST_DIMENSIONS = 64
 """The most dimensions of a tensor, as in PyTorch."""
@@ -45,21 +56,7 @@ def flight_trace(document: dict[Any, Any], source: str) -> Trace:
             world = len(ranks) if group.get("desc") == "default_pg" else world
     calls = [call for entry in entries if (call := _call(entry, groups, source)) is not None]
     first = entries[0].get("record_id")
-    rank = re.findall(r"\d+", re.sub(r"\.(json|pkl|pickle|gz)\b", "", source))
-    return Trace(
-        source,
-        int(rank[-1][:9]) if rank else _in_all(groups),
-        world,
-        groups,
-        tuple(calls),
-        cut=type(first) is int and first > 0,
-    )
-
-
-def _in_all(groups: dict[str, tuple[int, ...]]) -> int | None:
-    """The smallest rank that is in all groups, as the one is that knows of them."""
-    common = set.intersection(*map(set, groups.values())) if groups else set()
-    return min(common, default=None)
+    return Trace(source, rank_of(source, groups), world, groups, tuple(calls), cut=type(first) is int and first > 0)
 
 
 def _call(entry: Any, groups: dict[str, tuple[int, ...]], source: str) -> Call | None:

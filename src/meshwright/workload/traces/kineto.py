@@ -8,7 +8,18 @@ from itertools import accumulate
 from typing import Any
 
 from meshwright.text.spec import is_number, shown
-from meshwright.workload.traces.trace import RECEIVE, SEND, Call, Trace, bytes_of, kind_of, label_of, ranks_of, wrong
+from meshwright.workload.traces.trace import (
+    RECEIVE,
+    SEND,
+    Call,
+    Trace,
+    bytes_of,
+    kind_of,
+    label_of,
+    rank_of,
+    ranks_of,
+    wrong,
+)
 
 Event = Mapping[str, Any]
 Interval = tuple[float, float]
@@ -45,6 +56,7 @@ def kineto_trace(document: Mapping[str, Any], source: str) -> Trace:
             groups[call.group] = ranks
             calls.append(call)
     rank, world = (told[key] if type(told.get(key)) is int else None for key in ("rank", "world_size"))
+    rank = rank_of(source, groups) if rank is None else rank
     return Trace(source, rank, world, groups, tuple(calls), len(steps) or None)
 
 

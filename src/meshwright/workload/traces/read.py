@@ -3,12 +3,12 @@
 import gzip
 import json
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from meshwright.errors import SpecError
 from meshwright.text.spec import check_path, shown
@@ -51,13 +51,16 @@ def workload_of_traces(
 
 
 def _recording(paths: Sequence[Path], world: int | None) -> Recording:
-    files = [(path.name, _read(path)) for path in paths]
-    for name, data in files:
-        if data[:9] == b"HloModule":
-            if len(files) > 1:
-                raise wrong(name, "a compiled program tells the calls of all ranks; give it alone")
-            return hlo_calls(data.decode(errors="replace"), name)
-    return merged([trace_of(data, name) for name, data in files], world)
+    traces = []
+    for path in paths:
+        data = _read(path)
+        if data[:9] != b"HloModule":
+            traces.append(trace_of(data, path.name))
+        elif len(paths) == 1:
+            return hlo_calls(data.decode(errors="replace"), path.name)
+        else:
+            raise wrong(path.name, "a compiled program tells the calls of all ranks; give it alone")
+    return merged(traces, world)
 
 
 def _read(path: Path) -> bytes:
@@ -99,8 +102,10 @@ def trace_of(data: bytes, source: str) -> Trace:
 
 
 def merged(traces: Sequence[Trace], world: int | None = None) -> Recording:
-    """The calls of all traces, with the ranks of their groups. world: how many ranks there are, if the
-    traces do not tell."""
+    """The calls of all traces, with the ranks of their groups.
+
+    world: how many ranks there are, if the traces do not tell.
+    """
     own: dict[int, Trace] = {}
     for trace in traces:
         if trace.rank is None:
@@ -121,37 +126,42 @@ def merged(traces: Sequence[Trace], world: int | None = None) -> Recording:
     if len(steps) > 1:
         numbers = ", ".join(f"{trace.source} {trace.steps or 'none'}" for trace in traces[:8])
         raise SpecError(f"the traces have different numbers of steps: {numbers}; give those of the same steps")
-    counted: Counter[Recorded] = Counter()
-    for rank, trace in own.items():
-        for call in trace.calls:
-            ranks = trace.groups.get(call.group) or tuple(callers[call.group])
-            if ranks == (rank,) and call.group not in trace.groups:
-                raise wrong(trace.source, f"it does not tell which ranks are in the group {shown(call.group)}; {_ALL}")
-            if (recorded := _recorded(call, rank, ranks, own, trace)) is not None:
-                counted[recorded] += 1
+    calls = [
+        recorded
+        for rank, trace in own.items()
+        for call, hidden in _counted(trace).items()
+        if (recorded := _recorded(call, hidden, rank, callers, trace)) is not None
+        # What a rank receives is what another one sent: it counts where there is no trace of the sender.
+        and not (call.kind == RECEIVE and recorded.rank in own)
+    ]
     notes = [
         f"{trace.source}: older calls were overwritten; a larger TORCH_FR_BUFFER_SIZE keeps more"
         for trace in traces
         if trace.cut
     ]
-    calls = tuple(_times(call, count) for call, count in counted.items())
-    return Recording(calls, world, steps.pop(), tuple(notes))
+    return Recording(tuple(calls), world, steps.pop(), tuple(notes))
 
 
-_ALL = "give the dumps of all ranks, as gloo's tell only names of groups"
+def _counted(trace: Trace) -> dict[Call, list[float]]:
+    """The different calls, each with the hidden shares of all that are equal in everything else."""
+    found: dict[Call, list[float]] = defaultdict(list)
+    for call in trace.calls:
+        found[replace(call, hidden=0.0)].append(call.hidden)
+    return found
 
 
-def _recorded(call: Call, rank: int, ranks: tuple[int, ...], own: Mapping[int, Any], trace: Trace) -> Recorded | None:
+def _recorded(
+    call: Call, hidden: Sequence[float], rank: int, callers: Mapping[str, Sequence[int]], trace: Trace
+) -> Recorded | None:
+    ranks = trace.groups.get(call.group) or tuple(callers[call.group])
+    if ranks == (rank,) and call.group not in trace.groups:
+        all_ranks = "give the dumps of all ranks, as gloo's tell only names of groups"
+        raise wrong(trace.source, f"it does not tell which ranks are in the group {shown(call.group)}; {all_ranks}")
     if rank not in ranks:
         raise wrong(trace.source, f"rank {rank} has calls in the group {shown(list(ranks))}, which it is not in")
-    kind, sender, to = call.kind, rank, call.to
-    if kind == RECEIVE:
-        # What a rank receives is what another one sent: it counts where there is no trace of the sender.
-        if to is None or to in own or to not in ranks:
-            return None
-        kind, sender, to = SEND, to, rank
-    return Recorded(sender, kind, ranks, call.bytes, 1, round(call.hidden, 4), to, call.label)
-
-
-def _times(call: Recorded, count: int) -> Recorded:
-    return Recorded(call.rank, call.kind, call.ranks, call.bytes, count, call.hidden, call.to, call.label)
+    share = sum(hidden) / len(hidden)
+    if call.kind != RECEIVE:
+        return Recorded(rank, call.kind, ranks, call.bytes, len(hidden), share, call.to, call.label)
+    if call.to is None or call.to not in ranks:
+        return None
+    return Recorded(call.to, SEND, ranks, call.bytes, len(hidden), share, rank, call.label)

@@ -119,3 +119,17 @@ def ranks_of(given: Any) -> tuple[int, ...] | None:
     if not isinstance(given, list | tuple) or not given or not all(type(rank) is int and rank >= 0 for rank in given):
         return None
     return tuple(given) if len(set(given)) == len(given) else None
+
+
+def rank_of(source: str, groups: Mapping[str, tuple[int, ...]]) -> int | None:
+    """The rank that wrote a file which does not say it: by the file's name, or the smallest that is in all groups.
+
+    >>> rank_of("nccl_trace_rank_3.json", {}), rank_of("2026-11-16.json", {"0": (0, 1, 2, 3), "1": (2, 3)})
+    (3, 2)
+    """
+    common = set.intersection(*map(set, groups.values())) if groups else set()
+    plain = re.sub(r"(\.(pt|trace|json|pkl|pickle|gz))+$", "", source)
+    for found in re.findall(r"rank[_.-]?([0-9]{1,9})(?![0-9])", plain) + re.findall(r"(?<![0-9])([0-9]{1,9})$", plain):
+        if not groups or int(found) in common:
+            return int(found)
+    return min(common, default=None)
