@@ -130,13 +130,11 @@ class _Gpu:
     ) -> None:
         """Add a step on some cells to the thread block with this send, recv and channel.
 
-        It waits for the step that has written a cell last, and if it writes also for those that have read it since. For
-        example, a block that passes on a sum waits for the step of the receiving block that has made the sum.
+        It waits for steps of other blocks. For example, a block that passes on a sum waits for the step of the
+        receiving block that has made the sum.
         """
         block = self.blocks.setdefault(key, _Block(*key))
-        before = [self.writer[number] for number in numbers if number in self.writer]
-        if writes:
-            before += [reader for number in numbers for reader in self.readers.get(number, ())]
+        before = [step for number in numbers for step in self._users(number, writes)]
         after: dict[_Block, int] = {}
         for other, at in before:
             if other is not block and at > max(block.waited.get(other, -1), after.get(other, -1)):
@@ -151,6 +149,15 @@ class _Gpu:
                 self.writer[number], self.readers[number], self.at[number] = here, [], self.home[number]
             else:
                 self.readers.setdefault(number, []).append(here)
+
+    def _users(self, number: int, writes: bool) -> list[tuple[_Block, int]]:
+        """The steps that a step on a cell has to wait for: the one that wrote the cell last. If it writes itself, it is
+        those that have read the cell since, as they have waited for the one that wrote it.
+        """
+        readers = self.readers.get(number, [])
+        if writes and readers:
+            return readers
+        return [self.writer[number]] if number in self.writer else []
 
     def lines(self, inputs: int, outputs: int) -> Iterator[str]:
         """The device in XML."""

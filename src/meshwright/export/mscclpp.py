@@ -86,7 +86,7 @@ def _check_one_node(request: Request, planned: Planned) -> None:
         raise SpecError("no level of the system is called node, so it is unknown what one host has: say --hosts")
     if hosts > 1:
         raise SpecError(
-            f"an MSCCL++ plan is for the GPUs of one node, and a group over {', '.join(planned.communication.axes)} "
+            f"an MSCCL++ plan is for the GPUs of one node, and a group over {'+'.join(planned.communication.axes)} "
             f"spans {hosts} hosts; msccl carries programs over several"
         )
 

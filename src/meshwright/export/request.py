@@ -61,7 +61,7 @@ def described(planned: Planned) -> str:
     """A reduction in words."""
     one = planned.communication
     called = f"{one.name}, " if one.name else ""
-    return f"{called}{one.goal} over {', '.join(one.axes)}, {format_bytes(one.bytes)}"
+    return f"{called}{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}"
 
 
 def bytes_range(request: Request, planned: Planned) -> tuple[int, int]:
