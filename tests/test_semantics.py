@@ -95,6 +95,16 @@ def test_large_groups_are_explained_with_their_real_device_numbers() -> None:
     assert caught.value.group == "node=*,gpu=* (devices 0, 1, 2, 3, …)"
 
 
+def test_a_level_of_a_trillion_devices_costs_nothing() -> None:
+    huge = parse_hierarchy("node=2,gpu=1000000000000")
+    with pytest.raises(InvalidProgramError) as caught:
+        check_program(parse_program("AllGather across node", huge), huge)
+    assert caught.value.group == "node=*,gpu=0 (devices 0, 1000000000000)"
+    with pytest.raises(InvalidProgramError) as caught:
+        check_program(parse_program("AllGather all", huge), huge)
+    assert caught.value.group == "node=*,gpu=* (devices 0, 1, 2, 3, …)"
+
+
 @given(st.integers(1, 3), st.data())
 def test_the_verdict_does_not_depend_on_the_radices(levels: int, data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.sampled_from(all_steps(levels)), min_size=1, max_size=4))

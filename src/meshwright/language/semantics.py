@@ -242,7 +242,8 @@ def check_program(program: Program, hierarchy: Hierarchy, goal: Goal = Goal.ALL_
 def _group_text(step: Step, digits: tuple[int, ...], hierarchy: Hierarchy) -> str:
     """The group of the device with the given digits: as a pattern, and its first devices."""
     inside = range(step.grouping.first, step.grouping.last + 1)
-    choices = [range(r) if k in inside else (digits[k],) for k, r in enumerate(hierarchy.radices)]
+    # Five members are enough, and they have digits below five: `product` would hold all digits of a large level.
+    choices = [range(min(r, 5)) if k in inside else (digits[k],) for k, r in enumerate(hierarchy.radices)]
     pattern = ",".join(
         f"{name}={'*' if level in inside else digits[level]}" for level, name in enumerate(hierarchy.names)
     )
