@@ -38,7 +38,7 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = (.*)")
 _OPERATION = re.compile(r"(?:^|(?<= ))([a-z][a-z0-9-]*)\(")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_TURNS = re.compile(r'"known_trip_count":\{"n":"?([0-9]{1,12})"?\}')
+_TURNS = re.compile(r'known_trip_count\\?":\{\\?"n\\?":\\?"?([0-9]{1,12})')  # older texts escape the quotes
 
 
 @dataclass(frozen=True, slots=True)
