@@ -245,7 +245,7 @@ def test_the_bound_is_what_the_best_mix_of_all_programs_reaches() -> None:
     ).fun
     bounds = Bounds(found, graph)
     assert best * (1 - 2e-4) <= bounds.least <= best * (1 + 1e-6)
-    assert len(bounds.programs) < 10
+    assert len(bounds.paths) < 10
     least, mixed = bounds.mix(float("inf"))
     assert mixed is not None
     assert best * (1 - 2e-4) <= least <= found.seconds(mixed) < 1.05 * best

@@ -10,21 +10,21 @@ and for all numbers of chunks at once: a bound that takes little work.
 """
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.contention import step_family, step_kind
+from meshwright.cost.contention import step_family
 from meshwright.cost.mixing import MOST_ROUNDS, Mixes, balanced
 from meshwright.cost.pipeline import NEARLY, NEVER, Pipeline, fewest
-from meshwright.language.program import Pipelined, Program
-from meshwright.language.synthesis import ProgramGraph
+from meshwright.language.program import Pipelined
+from meshwright.language.synthesis import ProgramGraph, rounded_one
 
 WORTH = 0.03
 """A mix of programs is kept only if it gains this share of the time."""
@@ -41,7 +41,16 @@ MOST_WALKED = 3_000
 CLOSE = 1e-4
 """No more programs are added to the linear program when its bound is within this share of what they reach."""
 
+AT_ONCE = 64
+"""How many programs a walk times at once, at most."""
+
 Values = NDArray[np.float64]
+
+Path = tuple[int, ...]
+"""A program as edges of the graph, by their numbers."""
+
+Timed = tuple[float, int]
+"""A time, and the number of chunks in which a program takes it."""
 
 
 @dataclass(frozen=True)
@@ -62,30 +71,32 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
     first = next(graph.programs(), None)
     if first is None or not first.steps or len(pipeline.counts) == 1:
         families, index = graph.kinds(step_family)
-        prices = np.array(pipeline.model.all_seconds(families))
-        plain = list(islice(graph.ranked_by(prices[index]), top))
-        least = plain[0][0] if plain else 0.0
-        return Searched(tuple(Pipelined.of(program) for _, program in plain), least)
+        prices = pipeline.model.all_seconds(families)
+        ranked = list(islice(graph.ranked_by(prices[index]), top))
+        least = ranked[0][0] if ranked else 0.0
+        return Searched(tuple(Pipelined.of(program) for _, program in ranked), least)
     bounds = Bounds(pipeline, graph)
-    plain = list(islice(graph.ranked_by(bounds.whole), top))
-    whole, best_whole = plain[0][0], Pipelined.of(plain[0][1])
+    plain = list(islice(graph.ranked_paths(bounds.whole), top))
+    whole, best_whole = plain[0][0], Pipelined.of(graph.program(plain[0][1]))
     # A single winner in chunks has to gain something over the best program without chunks.
     enough = (1 - GAINED) * whole if top == 1 else inf
-    found = {program: pipeline.best(program) for program in [*bounds.programs, *(program for _, program in plain)]}
+    known = list(dict.fromkeys([*bounds.paths, *(path for _, path in plain)]))
+    found = dict(zip(known, bounds.best(known), strict=True))
     times = sorted(seconds for seconds, _ in found.values())
     left = inf
-    for least, program in bounds.ranked(min([enough, *times[top - 1 : top]])):
+    for least, path, timed in bounds.walk(lambda: min([enough, *times[top - 1 : top]])):
         if least >= min([enough, *times[top - 1 : top]]):
             break
         if len(found) >= MOST_WALKED:
             left = least
             break
-        if program not in found:
-            found[program] = pipeline.best(program)
-            insort(times, found[program][0])
-    ordered = sorted(found.values(), key=lambda each: (each[0], each[1].chunks, len(each[1].program.steps)))
-    best = [one for _, one in ordered[:top]]
-    mixed_least, mixed = bounds.mix(min(enough, (1 - WORTH) * ordered[0][0]))
+        if path not in found:
+            found[path] = timed
+            insort(times, timed[0])
+    order = {path: (rounded_one(seconds), chunks, len(path)) for path, (seconds, chunks) in found.items()}
+    ordered = sorted(found, key=order.__getitem__)[:top]
+    best = [Pipelined.of(graph.program(path), found[path][1]) for path in ordered]
+    mixed_least, mixed = bounds.mix(min(enough, (1 - WORTH) * times[0]))
     best = [mixed, *best][:top] if mixed is not None else best
     if best[0].chunks > 1 and pipeline.seconds(best[0]) > (1 - GAINED) * whole:
         best = [best_whole, *(one for one in best if one != best_whole)][:top]
@@ -103,25 +114,26 @@ def least_seconds(pipeline: Pipeline, graph: ProgramGraph) -> float:
 class Bounds:
     """Lower bounds on the time of all programs of a graph in two or more chunks, and of all mixes of them.
 
-    least: the bound of all of them. weights: of the first chunk and the levels. programs: those that balance the
-    levels best.
+    least: the bound of all of them. weights: of the first chunk and the levels. paths: those that balance the levels
+    best.
     """
 
     def __init__(self, pipeline: Pipeline, graph: ProgramGraph) -> None:
         """Of programs in the numbers of chunks that the pipeline tries; the graph has at least one step."""
         self.pipeline, self.graph = pipeline, graph
-        self.kinds, self.index = graph.kinds(step_kind)
-        # For each kind of step, number of chunks and algorithm: the seconds of the first chunk, and what all others
+        self.kinds, self.index = graph.kinds(step_family)
+        tables = [options.table for options in pipeline.options(self.kinds, pipeline.counts)]
+        many = [table.shape[1] for table in tables]
+        self.table = np.concatenate(tables, axis=1)
+        firsts = np.cumsum(many, dtype=np.int64) - many
+        self.whole = np.minimum.reduceat(self.table[0, :, 0], firsts)[self.index]  # of each edge, without chunks
+        # For each kind of step, algorithm and number of chunks: the seconds of the first chunk, and what all others
         # keep the processors and the levels busy for.
-        tables = [pipeline.options(kind, pipeline.counts).table for kind in self.kinds]
-        self.whole = np.array([table[0, :, 0].min() for table in tables])[self.index]  # of each edge, without chunks
-        tables = [table[1:] for table in tables]
         later = np.array(pipeline.counts[1:]) - 1.0
-        every = [np.dstack([table[:, :, :1], table[:, :, 2:] * later[:, None, None]]) for table in tables]
-        flat = [each.reshape(-1, each.shape[2]) for each in every]
-        self.starts = np.cumsum([0, *(len(each) for each in flat)])[:-1]
-        self.rows = np.vstack(flat)
-        self.chunks = np.concatenate([np.repeat(pipeline.counts[1:], table.shape[1]) for table in tables])
+        every = np.dstack([self.table[1:, :, :1], self.table[1:, :, 2:] * later[:, None, None]])
+        self.rows = every.transpose(1, 0, 2).reshape(-1, every.shape[2])
+        self.starts = firsts * len(later)
+        self.chunks = np.tile(pipeline.counts[1:], len(self.table[0]))
         self.rows[self.rows[:, 0] >= NEVER] = NEVER
         self._generate()
 
@@ -129,7 +141,7 @@ class Bounds:
         """Column generation: the weights with the highest bound, and the programs that balance the levels best."""
         width = self.rows.shape[1] - 1
         self.least, self.weights = -1.0, np.append(1.0, np.full(width, 1 / width))
-        self.programs: list[Program] = []
+        self.paths: list[Path] = []
         columns: list[Values] = []
         weights, reached = self.weights, inf
         ends = [*self.starts[1:], len(self.rows)]
@@ -142,7 +154,7 @@ class Bounds:
                 break
             steps = [int(self.index[edge]) for edge in path]
             picked = [self.starts[k] + values[self.starts[k] : ends[k]].argmin() for k in steps]
-            self.programs.append(Program(tuple(self.kinds[k].step for k in steps)))
+            self.paths.append(tuple(path))
             columns.append(self.rows[picked].sum(axis=0))
             found = balanced(np.insert(columns, 1, 0.0, axis=1), np.arange(len(columns)), len(columns))
             reached, weights = found.seconds, np.append(1.0, found.levels)
@@ -158,11 +170,25 @@ class Bounds:
         found: Values = np.minimum.reduceat(self._values(weights, counts), self.starts)[self.index]
         return found
 
-    def ranked(self, limit: float) -> Iterator[tuple[float, Program]]:
-        """All programs with lower bounds below `limit`, the least bound first."""
-        counts = self._counts(limit)
-        if counts:
-            yield from self.graph.ranked_by(self._prices(self.weights, counts))
+    def walk(self, limit: Callable[[], float]) -> Iterator[tuple[float, Path, Timed]]:
+        """All programs with lower bounds below `limit`, which may fall on the way, the least bound first.
+
+        With each its bound, its edges, and what `best` says of it.
+        """
+        counts = self._counts(limit())
+        if not counts:
+            return
+        ranked = self.graph.ranked_paths(self._prices(self.weights, counts))
+        while some := list(islice(takewhile(lambda one: one[0] < limit(), ranked), AT_ONCE)):
+            timed = self.best([path for _, path in some])
+            yield from [(least, path, one) for (least, path), one in zip(some, timed, strict=True)]
+
+    def best(self, paths: Sequence[Path]) -> list[Timed]:
+        """The time of each program in the best number of chunks, and that number."""
+        if self.pipeline.model.library.adapts:
+            best = [self.pipeline.best(self.graph.program(path)) for path in paths]
+            return [(seconds, pipelined.chunks) for seconds, pipelined in best]
+        return self.pipeline.all_best(self.table, [self.index[list(path)].tolist() for path in paths])
 
     def _counts(self, limit: float) -> list[int]:
         """The numbers of chunks in which a program or a mix may take less than `limit`."""

@@ -1,11 +1,14 @@
 """Contention: how many groups of a step meet on one link, and how many bytes their members hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.cost.traffic import Shape
 from meshwright.language.program import Grouping, Step
@@ -97,11 +100,7 @@ def contention(
     shape = tuple([layout.radices[level] if level in spanned else 1 for level in levels])
     alike = len(set(scattered)) == 1
     sizes = [held(scattered[0])] if alike else [held(along) for along in scattered]
-    ports, instances = (
-        _alike(layout, grouping, spanned, sizes[0])
-        if alike
-        else _unlike(layout, grouping, dict(zip(first_devices(len(layout.levels), grouping), sizes, strict=True)))
-    )
+    ports, instances = _alike(layout, grouping, spanned, sizes[0]) if alike else _unlike(layout, grouping, sizes)
     return Contention(outermost, shape, _all_groups(layout, grouping), max(sizes), ports, instances)
 
 
@@ -123,34 +122,47 @@ def _alike(layout: Layout, grouping: Grouping, spanned: tuple[int, ...], held: f
     return tuple(ports[::-1]), tuple(instances[::-1])
 
 
-def _unlike(layout: Layout, grouping: Grouping, kinds: dict[int, float]) -> tuple[Amounts, Amounts]:
+def _unlike(layout: Layout, grouping: Grouping, held: Sequence[float]) -> tuple[Amounts, Amounts]:
     """The bytes at the ports and in the instances when kinds of groups hold different amounts."""
+    heaviest = _heaviest(layout, grouping, held)
+    # For each level of the system, the number of the first level of the hierarchy that is not outside of it.
+    first = [sum(at < level for at in layout.levels) for level in range(len(layout.radices) + 1)]
     ports, instances = [], []
     for level in range(layout.levels[grouping.first], len(layout.radices)):
         side = layout.system.counts[level] // layout.radices[level] * layout.beside[level]
-        ports.append(layout.beside[level] * _heaviest(layout, grouping, level + 1, kinds))
-        instances.append(side * _heaviest(layout, grouping, level, kinds))
+        ports.append(layout.beside[level] * heaviest[first[level + 1]])
+        instances.append(side * heaviest[first[level]])
     return tuple(ports), tuple(instances)
 
 
-def _heaviest(layout: Layout, grouping: Grouping, level: int, kinds: dict[int, float]) -> float:
+def _heaviest(layout: Layout, grouping: Grouping, held: Sequence[float]) -> list[float]:
     """Held bytes, added up over the groups of one reduction group below a place; at the place where it is most.
 
-    A place fixes the digits above `level`; below it, a digit is zero in one child and not zero in all others.
+    A place fixes the digits above some level of the hierarchy; below it, a digit is zero in one child and not zero in
+    all others. There is a result for each such level, and one for single devices.
 
     For example, a step across the pods of pod=2, node=2, gpu=3, where GPU 0 of each node holds 6 bytes and the others
-    hold 12. There are four kinds of groups: node 0 or not, GPU 0 or not. With `level` at the GPUs, a place is a node:
-    below it, there is one group of 6 bytes and two of 12 bytes, 30 bytes in all. With `level` below the GPUs, a place
-    is a single GPU: the heaviest holds 12 bytes.
+    hold 12. There are four kinds of groups: node 0 or not, GPU 0 or not. Where the GPUs are not fixed, a place is a
+    node: below it, there is one group of 6 bytes and two of 12 bytes, 30 bytes in all. Where all is fixed, a place is a
+    single GPU: the heaviest holds 12 bytes.
     """
-    free = 0
-    for number, at in enumerate(layout.levels):
-        if at >= level and not grouping.first <= number <= grouping.last:
-            free |= 1 << number
-    totals: dict[int, float] = {}
-    for kind, held in kinds.items():
-        totals[kind & ~free] = totals.get(kind & ~free, 0.0) + layout.others[free & ~kind] * held
-    return max(totals.values())
+    places, others = _places(len(layout.levels), grouping)
+    weights = np.array(layout.others)[others] * np.array(held)
+    totals = np.bincount(places.ravel(), weights.ravel(), places.shape[0] << len(layout.levels))
+    found: list[float] = totals.reshape(len(places), -1).max(axis=1).tolist()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _places(levels: int, grouping: Grouping) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each level from which on digits are not fixed, and each kind of group: the number of its place, and as bits
+    the levels in which its members differ from the first. The places of one such level have numbers of their own.
+    """
+    kinds = np.array(first_devices(levels, grouping))
+    every = range(levels + 1)
+    free = [sum(1 << k for k in range(first, levels) if not grouping.first <= k <= grouping.last) for first in every]
+    places = [(kinds & ~bits) + (first << levels) for first, bits in zip(every, free, strict=True)]
+    return np.array(places), np.array([bits & ~kinds for bits in free])
 
 
 def _all_groups(layout: Layout, grouping: Grouping) -> int:

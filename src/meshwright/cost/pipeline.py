@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.contention import Family, StepKind, family_of, step_kind
+from meshwright.cost.contention import Family, StepKind, step_family
 from meshwright.cost.library import LibraryRule
-from meshwright.cost.model import CostModel, Price, StepCost
+from meshwright.cost.model import CostModel, StepCost
+from meshwright.cost.prices import Numbers, Prices
 from meshwright.language.goals import Goal
 from meshwright.language.program import Pipelined, Program
 from meshwright.language.symbolic import run_symbolically
@@ -46,12 +47,14 @@ Table = NDArray[np.float64]
 class Options:
     """The algorithms for a step, with what they take for one chunk, for each of some numbers of chunks.
 
-    algorithms: their names, by the number of chunks. table: by the number of chunks and the algorithm, the seconds of
-    the step, the same again (the first are added up over the steps, of the second the slowest counts), the seconds of
-    the processors, and the seconds of each level's links.
+    algorithms: their names. picked: for each number of chunks, the numbers of those that may be taken. table: by the
+    number of chunks and the algorithm that may be taken, the seconds of the step, the same again (the first are added
+    up over the steps, of the second the slowest counts), the seconds of the processors, and the seconds of each level's
+    links.
     """
 
-    algorithms: tuple[tuple[str, ...], ...]
+    algorithms: tuple[str, ...]
+    picked: Numbers
     table: Table
 
 
@@ -62,16 +65,13 @@ class Pipeline:
         """`most` is the largest number of chunks that a search tries."""
         self.model, self.goal = model, goal
         self.counts = tuple([chunks for chunks in CHUNKS if chunks <= most])
-        self._models = {1: model}
-        self._options: dict[tuple[StepKind, tuple[int, ...]], Options] = {}
-        self._priced: dict[tuple[int, LibraryRule], list[_Priced]] = {}
+        self._models, self._chunked = {1: model}, model.library.chunked
+        self._options: dict[tuple[int, ...], dict[StepKind, Options]] = {}
         self._chosen: dict[tuple[Program, tuple[int, ...]], Chosen] = {}
 
     def at(self, payload: int) -> "Pipeline":
         """The times for another payload. What either computes of the algorithms serves both."""
-        other = Pipeline(self.model.at(self.model.layout, payload), self.goal, self.counts[-1])
-        other._priced = self._priced
-        return other
+        return Pipeline(self.model.at(self.model.layout, payload), self.goal, self.counts[-1])
 
     def seconds(self, pipelined: Pipelined) -> float:
         """The time of all chunks: that of the first chunk, then a period for each of the others."""
@@ -84,8 +84,9 @@ class Pipeline:
         _, chosen = self._fastest(pipelined.shares, (chunks,))
         model, found = self._model(chunks), []
         for kind, option in zip(self._kinds(pipelined.program), chosen[0], strict=False):
-            name = self.options(kind, (chunks,)).algorithms[0][option]
-            found += [cost for cost in model.options(kind, model.rule(kind)) if cost.algorithm == name]
+            options = self.options([kind], (chunks,))[0]
+            name = options.algorithms[options.picked[0, option]]
+            found += [cost for cost in model.options(kind.kind, model.rule(kind.kind)) if cost.algorithm == name]
         return found
 
     def best(self, program: Program) -> tuple[float, Pipelined]:
@@ -93,43 +94,63 @@ class Pipeline:
         times, _ = self._fastest(((program, 1),), self.counts)
         return fewest([(float(time), Pipelined.of(program, n)) for time, n in zip(times, self.counts, strict=True)])
 
-    def options(self, kind: StepKind, counts: tuple[int, ...]) -> Options:
-        """What a step of this kind may take. Where chunks are smaller, another rule of the library may apply."""
-        key = kind, counts
-        if key not in self._options:
-            family = family_of(kind)
-            held = np.array([self._model(chunks).held(family.along) for chunks in counts])
-            rules = [self._model(chunks).rule(kind) for chunks in counts]
-            found = [(rule, price) for rule in dict.fromkeys(rules) for price in self._prices(family, rule)]
-            table = np.stack([price.table(held) for _, price in found], axis=1)
-            if len(set(rules)) > 1:
-                table[np.array([[rule != met for rule, _ in found] for met in rules])] = NEVER
-            if self.model.library.adapts:
-                kept = np.tile(_undominated(table), (len(counts), 1))
-            else:
-                kept = table[:, :, 0].argmin(axis=1)[:, None]
-            names = tuple([tuple([found[option][1].algorithm for option in each]) for each in kept])
-            self._options[key] = Options(names, np.take_along_axis(table, kept[:, :, None], axis=1))
-        return self._options[key]
+    def all_best(self, table: Table, programs: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
+        """The time of some programs, each with the best number of chunks as in `best`, and that number.
 
-    def _prices(self, family: Family, rule: LibraryRule) -> list["_Priced"]:
-        """What the algorithms of a rule take for the steps of a family."""
-        key = family.number, rule
-        if key not in self._priced:
-            self._priced[key] = [_priced(cost, self.model) for cost in self.model.options(family.kind, rule)]
-        return self._priced[key]
+        `table` has a row for each number of chunks and kind of step, as in `Options`; programs are numbers of kinds.
+        """
+        longest = max(len(program) for program in programs)
+        nothing = table.shape[1]
+        steps = np.array([[*program, *[nothing] * (longest - len(program))] for program in programs])
+        padded = np.concatenate([table, np.zeros((len(table), 1, table.shape[2]))], axis=1)
+        found = padded[:, steps[:, 0]]
+        for step in steps.T[1:]:
+            found = _followed(found, padded[:, step])
+        times = _all_chunks(found, np.array(self.counts)[:, None] - 1)
+        first = (times <= times.min(axis=0) * (1 + NEARLY)).argmax(axis=0)
+        return [(float(times[at, k]), self.counts[at]) for k, at in enumerate(first.tolist())]
+
+    def options(self, kinds: Sequence[Family], counts: tuple[int, ...]) -> list[Options]:
+        """What steps of some kinds may take. Where chunks are smaller, other rules of the library may apply."""
+        known = self._options.setdefault(counts, {})
+        missing = [kind for kind in dict.fromkeys(kinds) if kind.kind not in known]
+        if missing:
+            known.update(zip([kind.kind for kind in missing], self._computed(missing, counts), strict=True))
+        return [known[kind.kind] for kind in kinds]
+
+    def _computed(self, kinds: Sequence[Family], counts: tuple[int, ...]) -> list[Options]:
+        """What `options` gives, for kinds of which nothing is known yet."""
+        models = [self._model(chunks) for chunks in counts]
+        held = np.array([model.all_held(kinds) for model in models])
+        rules = [model.rules(kinds, each) for model, each in zip(models, held, strict=True)]
+        same = {tuple(map(id, each)): each for each in rules}
+        prices = {key: self.model.prices(kinds, each) for key, each in same.items()}
+        # Of each number of chunks, the prices under the rules that it meets.
+        met = [prices[tuple(map(id, each))] for each in rules]
+        tables = [_table(each, bytes_held) for each, bytes_held in zip(met, held, strict=True)]
+        if self.model.library.adapts:
+            return [_adapted(k, each, met, tables) for k, each in enumerate(zip(*rules, strict=True))]
+        picked = [each.fastest(table[:, 0]) for each, table in zip(met, tables, strict=True)]
+        table = np.array([each[numbers] for each, numbers in zip(tables, picked, strict=True)])
+        names = dict.fromkeys(name for each in met for name in each.algorithms)
+        numbers = {name: number for number, name in enumerate(names)}
+        taken = np.array(
+            [[numbers[each.algorithms[at]] for at in one.tolist()] for each, one in zip(met, picked, strict=True)]
+        )
+        every = tuple(names)
+        return [Options(every, taken[:, k : k + 1], table[:, k : k + 1]) for k in range(len(kinds))]
 
     def _model(self, chunks: int) -> CostModel:
         """The model of one of `chunks` chunks."""
         if chunks not in self._models:
             payload = -(-self.model.payload // chunks)
-            self._models[chunks] = CostModel(self.model.layout, self.model.library.chunked, payload)
+            self._models[chunks] = CostModel(self.model.layout, self._chunked, payload)
         return self._models[chunks]
 
-    def _kinds(self, program: Program) -> list[StepKind]:
+    def _kinds(self, program: Program) -> list[Family]:
         levels = len(self.model.layout.levels)
         states = run_symbolically(program, levels, self.goal)
-        return [step_kind(levels, state, step) for state, step in zip(states, program.steps, strict=False)]
+        return [step_family(levels, state, step) for state, step in zip(states, program.steps, strict=False)]
 
     def _fastest(
         self, shares: Sequence[tuple[Program, int]], counts: tuple[int, ...]
@@ -153,7 +174,7 @@ class Pipeline:
                 together = table + others.sum(axis=0)[:, None]
                 largest = others[:, :, :2].max(axis=0, initial=0.0)
                 together[:, :, :2] = np.maximum(table[:, :, :2], largest[:, None])
-                times = together[:, :, 0] + later * together[:, :, 1:].max(axis=2)
+                times = _all_chunks(together, later)
                 picked[k] = times.argmin(axis=1)
                 taken[k] = table[every, picked[k]]
             if len(tables) == 1 or (picked == before).all():
@@ -166,8 +187,8 @@ class Pipeline:
         if key not in self._chosen:
             width = 3 + len(self.model.layout.system.levels)
             found = Chosen(np.zeros((len(counts), 1, width)), np.zeros((1, 0), dtype=np.int64))
-            for kind in self._kinds(program):
-                found = found.followed(self.options(kind, counts).table)
+            for options in self.options(self._kinds(program), counts):
+                found = found.followed(options.table)
             self._chosen[key] = found
         return self._chosen[key]
 
@@ -181,14 +202,25 @@ class Chosen:
 
     def followed(self, step: Table) -> "Chosen":
         """Every choice with every option of the next step, without those that are nowhere better than another."""
-        mine, next_one = self.table[:, :, None], step[:, None]
-        table = mine + next_one
-        table[..., 1] = np.maximum(mine[..., 1], next_one[..., 1])
+        table = _followed(self.table[:, :, None], step[:, None])
         many, more = self.table.shape[1], step.shape[1]
         table = table.reshape(len(table), many * more, -1)
         picked = np.column_stack([np.repeat(self.picked, more, axis=0), np.tile(np.arange(more), many)])
         kept = _undominated(table)
         return Chosen(table[:, kept], picked[kept])
+
+
+def _followed(one: Table, step: Table) -> Table:
+    """What some steps take with one more: rows of a table as in `Options`."""
+    table = one + step
+    table[..., 1] = np.maximum(one[..., 1], step[..., 1])
+    return table
+
+
+def _all_chunks(table: Table, later: Table) -> Table:
+    """The time of all chunks, from the rows of all steps: that of the first chunk, then a period for each other."""
+    found: Table = table[..., 0] + later * table[..., 1:].max(axis=-1)
+    return found
 
 
 def _undominated(table: Table) -> NDArray[np.int64]:
@@ -210,30 +242,30 @@ def fewest(timed: Sequence[tuple[float, Pipelined]]) -> tuple[float, Pipelined]:
     return next(found for found in timed if found[0] <= good)
 
 
-@dataclass(frozen=True)
-class _Priced:
-    """An algorithm for the steps of a family: its time, the seconds of the processors, and those of each level's links
-    for every byte that a device holds."""
-
-    algorithm: str
-    price: Price
-    processing: float
-    busy: Table
-
-    def table(self, held: Table) -> Table:
-        """What a step takes when a device holds some bytes, for several numbers of bytes: rows as in `Options`."""
-        seconds = self.price.seconds(held)
-        found = np.empty((len(held), 3 + len(self.busy)))
-        found[:, 0] = found[:, 1] = seconds
-        found[:, 2] = self.processing
-        np.multiply(held[:, None], self.busy, out=found[:, 3:])
-        return found
+def _table(prices: Prices, held: Table) -> Table:
+    """The rows of `Options.table` for each option, when a device holds these bytes before a step of each kind."""
+    found = np.empty((len(prices.owner), 3 + prices.busy.shape[1]))
+    found[:, 0] = found[:, 1] = prices.seconds(held)
+    found[:, 2] = prices.processing
+    np.multiply((held[prices.owner] / prices.held)[:, None], prices.busy, out=found[:, 3:])
+    return found
 
 
-def _priced(cost: StepCost, model: CostModel) -> _Priced:
-    names = {level.name: number for number, level in enumerate(model.layout.system.levels)}
-    busy = np.zeros(len(names))
-    for phase in cost.phases:
-        for load in phase.loads:
-            busy[names[load.level]] += load.seconds
-    return _Priced(cost.algorithm, cost.price, sum(phase.processing for phase in cost.phases), busy / cost.held)
+def _adapted(kind: int, rules: Sequence[LibraryRule], met: Sequence[Prices], tables: Sequence[Table]) -> Options:
+    """The options of the kind with a number, for a library that chooses the algorithms of all steps together.
+
+    For each number of chunks: rules, the rule that the kind meets; met, tables: the prices of all kinds under the rules
+    that these meet, and the rows of the table.
+    """
+    spans = [slice(each.begins[kind], each.ends[kind]) for each in met]
+    names = {rule: each.algorithms[span] for rule, each, span in zip(rules, met, spans, strict=True)}
+    table = np.full((len(rules), sum(map(len, names.values())), tables[0].shape[1]), NEVER)
+    begin = 0
+    for rule, each in names.items():
+        for chunks, (mine, span) in enumerate(zip(rules, spans, strict=True)):
+            if mine == rule:
+                table[chunks, begin : begin + len(each)] = tables[chunks][span]
+        begin += len(each)
+    kept = _undominated(table)
+    every = tuple([name for each in names.values() for name in each])
+    return Options(every, np.tile(kept, (len(rules), 1)), table[:, kept])

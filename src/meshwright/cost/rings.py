@@ -6,6 +6,7 @@ from math import prod
 from meshwright.cost.traffic import (
     EVERYONE,
     MOST_LISTED,
+    Edges,
     Pairs,
     Phase,
     Phases,
@@ -132,5 +133,5 @@ def ring_gather(collective: Collective, shape: Shape, rotates: bool) -> Phases |
     size = prod(shape)
     if collective is not Collective.REDUCE or size > MOST_LISTED:
         return None
-    gather = listed(shape, [(member, 0) for member in range(1, size)], 1 / size)
+    gather = listed(shape, Edges([(member, 0) for member in range(1, size)]), 1 / size)
     return (*ring(Collective.REDUCE_SCATTER, shape, rotates), gather)

@@ -104,41 +104,65 @@ MOST_LISTED = 2**12
 """Algorithms whose edges are listed one by one are not used in larger groups."""
 
 
-def listed(shape: Shape, edges: Sequence[tuple[int, int]], amount: float) -> Phase:
-    """A phase from its edges (member, member), each carrying the same amount."""
-    source, target = (np.array(ends) for ends in zip(*edges, strict=True))
-    below = inside(shape)
-    outermost = next(level for level, b in enumerate(below) if (source // b != target // b).any())
-    levels = []
-    for level, fan in enumerate(shape):
-        b, w = below[level], below[level] * fan
-        leaves, stays = source // b != target // b, source // w == target // w
-        internal, external = leaves & stays, ~stays
-        shared = _most(source[internal] // w)
-        crossing = _most(np.concatenate([source[internal], source[external], target[external]]) // w)
-        levels.append(
-            Traffic(
-                port=amount * max(_most(source[leaves] // b), _most(target[leaves] // b)),
-                inner=amount * max(_most(source[internal] // b), _most(target[internal] // b)),
-                shared=amount * shared,
+class Edges:
+    """Who sends to whom, as (member, member): each edge carries the same amount. Two are equal if they are the same.
+
+    What they put on a level depends only on how many members there are below one child and in one instance, so it is
+    counted once for all shapes in which these are the same.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.pairs = tuple(pairs)
+        self.source, self.target = (np.array(ends) for ends in zip(*pairs, strict=True))
+        self._known: dict[tuple[int, int], Traffic] = {}
+
+    def traffic(self, below: int, instance: int) -> Traffic:
+        """What the edges put on a level with `below` members below a child and `instance` in an instance, if each
+        carries 1. messages: whether any of them leaves a child.
+        """
+        key = below, instance
+        if key not in self._known:
+            source, target = self.source, self.target
+            leaves, stays = source // below != target // below, source // instance == target // instance
+            internal, external = leaves & stays, ~stays
+            shared = _most(source[internal] // instance)
+            crossing = _most(np.concatenate([source[internal], source[external], target[external]]) // instance)
+            self._known[key] = Traffic(
+                port=max(_most(source[leaves] // below), _most(target[leaves] // below)),
+                inner=max(_most(source[internal] // below), _most(target[internal] // below)),
+                shared=shared,
                 # Of the instance where it is most, beyond what stays inside the busiest: the two may differ.
-                outer=amount * (crossing - shared),
-                device=amount * max(_most(source[leaves]), _most(target[leaves])),
-                device_inner=amount * max(_most(source[internal]), _most(target[internal])),
-                messages=float(level == outermost),
+                outer=crossing - shared,
+                device=max(_most(source[leaves]), _most(target[leaves])),
+                device_inner=max(_most(source[internal]), _most(target[internal])),
+                messages=float(leaves.any()),
             )
+        return self._known[key]
+
+
+def listed(shape: Shape, edges: Edges, amount: float) -> Phase:
+    """A phase from its edges, each carrying the same amount."""
+    below = inside(shape)
+    levels = [edges.traffic(b, b * fan) for b, fan in zip(below, shape, strict=True)]
+    outermost = next(level for level, one in enumerate(levels) if one.messages)
+    levels = [
+        Traffic(
+            *(amount * one.port, amount * one.inner, amount * one.shared, amount * one.outer),
+            *(amount * one.device, amount * one.device_inner, float(level == outermost)),
         )
+        for level, one in enumerate(levels)
+    ]
 
     def pairs(level: int) -> Pairs:
         """Of the instance that has the most traffic."""
         b, w = below[level], below[level] * shape[level]
-        here = [(s, t) for s, t in edges if s // b != t // b and s // w == t // w]
+        here = [(s, t) for s, t in edges.pairs if s // b != t // b and s // w == t // w]
         busiest = _busiest([s // w for s, _ in here])
         for s, t in here:
             if s // w == busiest:
                 yield Sent(s // b % shape[level], t // b % shape[level], amount, s % b, t % b)
 
-    return Phase(tuple(levels), pairs, float(len(edges)))
+    return Phase(tuple(levels), pairs, float(len(edges.pairs)))
 
 
 def _most(values: np.ndarray) -> float:

@@ -3,8 +3,8 @@
 from functools import cache
 from math import prod
 
-from meshwright.cost.traffic import MOST_LISTED, Pairs, Phase, Phases, Sent, Shape, Traffic, hops, inside, listed
-from meshwright.language.program import Collective
+from meshwright.cost.traffic import MOST_LISTED, Edges, Pairs, Phase, Phases, Sent, Shape, Traffic, hops, inside, listed
+from meshwright.language.program import ROOTED, Collective
 
 
 def tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
@@ -136,16 +136,21 @@ def binomial_stages(size: int) -> list[list[tuple[int, int]]]:
     return [stage for stage in stages if stage]
 
 
+@cache
+def _binomial_edges(size: int, upwards: bool) -> tuple[Edges, ...]:
+    """The stages of a binomial tree, away from the root, or upwards to it."""
+    stages = binomial_stages(size)
+    if upwards:
+        return tuple(Edges([(t, s) for s, t in stage]) for stage in reversed(stages))
+    return tuple(Edges(stage) for stage in stages)
+
+
 def binomial(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
     """A binomial tree, one stage after the other, nothing pipelined."""
-    if prod(shape) > MOST_LISTED:
+    if prod(shape) > MOST_LISTED or collective not in ROOTED:
         return None
-    stages = binomial_stages(prod(shape))
-    if collective is Collective.BROADCAST:
-        return tuple(listed(shape, stage, 1.0) for stage in stages)
-    if collective is Collective.REDUCE:
-        return tuple(listed(shape, [(t, s) for s, t in stage], 1.0) for stage in reversed(stages))
-    return None
+    stages = _binomial_edges(prod(shape), collective is Collective.REDUCE)
+    return tuple(listed(shape, stage, 1.0) for stage in stages)
 
 
 def reduce_and_scatter(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
@@ -155,6 +160,6 @@ def reduce_and_scatter(collective: Collective, shape: Shape, _rotates: bool) -> 
         return None
     others = range(1, size)
     return (
-        listed(shape, [(member, 0) for member in others], 1.0),
-        listed(shape, [(0, member) for member in others], 1 / size),
+        listed(shape, Edges([(member, 0) for member in others]), 1.0),
+        listed(shape, Edges([(0, member) for member in others]), 1 / size),
     )

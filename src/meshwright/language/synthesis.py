@@ -122,7 +122,11 @@ class ProgramGraph:
             self._kinds[kind] = list(found), np.array(index, dtype=np.int64)
         return self._kinds[kind]
 
-    def least(self, kind: Callable[[int, State, Step], K], costs: Callable[[Sequence[K]], Sequence[float]]) -> float:
+    def least(
+        self,
+        kind: Callable[[int, State, Step], K],
+        costs: Callable[[Sequence[K]], Sequence[float] | NDArray[np.float64]],
+    ) -> float:
         """The cost of the cheapest program, without the program; infinite if there is none.
 
         `costs` is called once, with all kinds of edges (see `kinds`).
@@ -132,7 +136,7 @@ class ProgramGraph:
         if self.start not in self.edges:
             return inf
         kinds, index = self.kinds(kind)
-        return float(self._left(np.array(costs(kinds))[index])[-1][self._numbered[0]])
+        return float(self._left(np.asarray(costs(kinds))[index])[-1][self._numbered[0]])
 
     def cheapest(self, prices: NDArray[np.float64]) -> tuple[float, list[int]]:
         """The cost of the cheapest program, and its edges by their numbers, where every edge has a price.
@@ -175,10 +179,23 @@ class ProgramGraph:
 
     def ranked_by(self, prices: NDArray[np.float64]) -> Iterator[tuple[float, Program]]:
         """The same, where every edge has a price; the edges are numbered as in `kinds`."""
+        for cost, path in self.ranked_paths(prices):
+            yield cost, self.program(path)
+
+    def program(self, path: Sequence[int]) -> Program:
+        """The program whose steps are these edges."""
+        return Program(tuple([self._steps[edge] for edge in path]))
+
+    @cached_property
+    def _steps(self) -> list[Step]:
+        return [step for out in self.edges.values() for step, _ in out]
+
+    def ranked_paths(self, prices: NDArray[np.float64]) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """The same, each program as its edges."""
         if not (prices >= 0).all():
             raise MeshwrightError("the cost function gave a cost that is negative or not a number")
         if self.start in self.ends:
-            yield 0.0, Program(())
+            yield 0.0, ()
             return
         if self.start not in self.edges:
             return
@@ -186,13 +203,12 @@ class ProgramGraph:
         costs, lengths = self._remaining(prices)
         if costs[-1][start] == inf:
             return
-        steps = [step for out in self.edges.values() for step, _ in out]
         pushed = 0
         heap: list[tuple[float, int, int, float, tuple[int, ...], int]] = [(0.0, 0, pushed, 0.0, (), start)]
         while heap:
             _, _, _, spent, path, at = heappop(heap)
             if at == len(begins) - 1:
-                yield spent, Program(tuple(steps[edge] for edge in path))
+                yield spent, path
                 continue
             out, later = slice(begins[at], begins[at + 1]), self.max_steps - len(path) - 1
             after, so_far = targets[out], spent + prices[out]

@@ -57,6 +57,14 @@ class Layout:
         return tuple(prod(ratios[level + 1 :]) for level in range(len(ratios)))
 
     @cached_property
+    def divisors(self) -> tuple[int, ...]:
+        """For each set of levels of the hierarchy, as bits: how many parts what is scattered along it has."""
+        found = [1]
+        for level in self.levels:
+            found += [number * self.radices[level] for number in found]
+        return tuple(found)
+
+    @cached_property
     def others(self) -> tuple[int, ...]:
         """For each set of levels of the hierarchy, as bits: how many members differ from the first in all of these.
 

@@ -32,7 +32,7 @@ from meshwright.planning.terms import (
 MAX_NODES = 1_000_000
 """More partial placements than this are not kept."""
 
-PATIENCE = 5_000
+PATIENCE = 2_000
 """When more partial placements than this were looked at, a sweep over all placements goes on."""
 
 MAX_LOOKED = 100_000

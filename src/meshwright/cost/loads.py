@@ -1,0 +1,162 @@
+"""Loads: what the phases of steps put on the links of every level, for many steps at once, as arrays.
+
+This is the one home of the formula: how long links, messages and processors take for a phase. A step runs in all groups
+of its grouping at the same time, and groups that share a port add up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.contention import Contention
+from meshwright.cost.library import Library
+from meshwright.cost.routing import busiest_line, busiest_link, completions
+from meshwright.cost.traffic import Phases
+from meshwright.placement.layout import Layout, inner_only
+from meshwright.system.model import Fabric
+
+Values = NDArray[np.float64]
+
+PORT, INNER, SHARED, OUTER, DEVICE, DEVICE_INNER, MESSAGES = range(7)
+"""The fields of `Traffic`, in their order."""
+
+
+class Entry(NamedTuple):
+    """A step with one algorithm: its phases, how its groups share the links, and the library's efficiency."""
+
+    phases: Phases
+    sharing: Contention
+    efficiency: float
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The phases of some entries, one after the other.
+
+    begins: for each entry, the number of its first phase. By phase and level of the system: shared, the bytes that one
+    member of each group holds, of all groups that meet on the busiest link; bytes, what it carries; seconds, how long
+    that takes; alone, whether a single device sets the time. By phase: latency, of all messages that follow each other;
+    turns, of a ring whose messages wait for handshakes, otherwise 0; processing, what the processors take.
+    """
+
+    begins: NDArray[np.int64]
+    shared: Values
+    bytes: Values
+    seconds: Values
+    alone: NDArray[np.bool_]
+    latency: Values
+    turns: Values
+    processing: Values
+
+
+def together(work: Values, latency: Values, turns: Values) -> Values:
+    """Work and latency add up, except in a ring with handshakes, where one half of a message is on its way while the
+    other half waits for its handshake.
+
+    For example, 4 turns with 20 us of work and 8 us of latency in all take 22 us: only the first turn's latency shows.
+    With 2 us of work they take 9 us: the latency of all turns, and the half of the work that nothing hides.
+    """
+    found: Values = work + latency
+    if not np.any(turns):
+        return found
+    hidden = np.maximum(work / 2 + latency, work + latency / np.maximum(turns, 1.0))
+    return np.where(turns > 0, hidden, found)
+
+
+def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
+    """What the phases of some entries put on the links."""
+    many = [len(entry.phases) for entry in entries]
+    ends = np.cumsum(many, dtype=np.int64)
+    begins, owner = ends - many, np.repeat(np.arange(len(entries)), many)
+    traffic = np.zeros((7, len(owner), len(layout.radices)))
+    for entry, begin, end in zip(entries, begins.tolist(), ends.tolist(), strict=True):
+        traffic[:, begin:end, entry.sharing.outermost :] = _table(entry.phases)
+    efficiency = np.array([entry.efficiency for entry in entries])[owner]
+    held = np.array([entry.sharing.held for entry in entries])[owner]
+    padded = [(0.0,) * entry.sharing.outermost for entry in entries]
+    ports, instances = (
+        np.array([before + each for before, each in zip(padded, amounts, strict=True)])[owner]
+        for amounts in ([e.sharing.at_port for e in entries], [e.sharing.at_instance for e in entries])
+    )
+    shared, amount, seconds = ports.copy(), np.zeros(ports.shape), np.zeros(ports.shape)
+    alone = np.zeros(ports.shape, np.bool_)
+    for k, level in enumerate(layout.system.levels):
+        link = level.link
+        if level.count == 1:
+            continue
+        assert link.bandwidth is not None
+        if link.fabric is Fabric.RING:
+            on_links, on_lines = _on_ring(layout, k, entries)
+            amount[:, k] = ports[:, k] * on_links
+        elif link.fabric is Fabric.BUS:
+            shared[:, k] = instances[:, k]
+            amount[:, k] = instances[:, k] * (traffic[SHARED, :, k] + (0.0 if link.bypass else traffic[OUTER, :, k]))
+        else:
+            amount[:, k] = ports[:, k] * traffic[INNER if link.bypass else PORT, :, k]
+        seconds[:, k] = amount[:, k] / link.bandwidth / efficiency
+        if link.per_device is not None:
+            single = traffic[DEVICE_INNER if inner_only(link) else DEVICE, :, k]
+            device = held * (on_lines if link.fabric is Fabric.RING else single)
+            by_device = device / link.per_device / efficiency
+            alone[:, k] = by_device > seconds[:, k] * (1 + 1e-12)  # not where the two are equal but for rounding
+            amount[:, k] = np.where(alone[:, k], device, amount[:, k])
+            seconds[:, k] = np.where(alone[:, k], by_device, seconds[:, k])
+            shared[:, k] = np.where(alone[:, k], ports[:, k], shared[:, k])
+    latency, turns = _latency(layout, library, entries, traffic[MESSAGES])
+    return Loads(begins, shared, amount, seconds, alone, latency, turns, _processing(layout, entries, begins))
+
+
+@lru_cache(maxsize=65536)
+def _table(phases: Phases) -> Values:
+    """The fields of the traffic, by phase and level."""
+    fields = [
+        [(t.port, t.inner, t.shared, t.outer, t.device, t.device_inner, t.messages) for t in phase.levels]
+        for phase in phases
+    ]
+    return np.array(fields).transpose(2, 0, 1)
+
+
+def _on_ring(layout: Layout, level: int, entries: Sequence[Entry]) -> tuple[Values, Values]:
+    """For each phase the most that a link of a ring carries, of one group in each place, and that one of a device does.
+
+    Of an open column the least over all ways to complete it.
+    """
+    own = layout.system.levels[level]
+    columns = completions(layout.columns[level], own.count, layout.radices[level])
+    on_links, on_lines = [], []
+    for phases, sharing, _ in entries:
+        k = level - sharing.outermost
+        inside = columns if k >= 0 else ()
+        for phase in phases:
+            on_links.append(min([busiest_link(phase, k, column) for column in inside], default=0.0))
+            if own.link.per_device is not None:
+                below = prod(sharing.shape[k + 1 :])
+                on_lines.append(min([busiest_line(phase, k, column, below) for column in inside], default=0.0))
+    return np.array(on_links), np.array(on_lines)
+
+
+def _latency(layout: Layout, library: Library, entries: Sequence[Entry], messages: Values) -> tuple[Values, Values]:
+    """The latencies of the phases' messages, added up, and the turns (see `Loads`)."""
+    latencies = np.array([level.link.latency for level in layout.system.levels])
+    latency, turns = (messages * latencies).sum(axis=1), np.zeros(len(messages))
+    if library.handshake:  # in every turn of a ring, all wait for the slowest
+        rings = np.array([phase.round for entry in entries for phase in entry.phases])
+        turns = np.where(rings, messages.sum(axis=1), 0.0)
+        latency = np.where(rings, turns * np.where(messages > 0, latencies, 0.0).max(axis=1), latency)
+    return latency * library.trips, turns
+
+
+def _processing(layout: Layout, entries: Sequence[Entry], begins: NDArray[np.int64]) -> Values:
+    """What the processors have to do for all devices: making the call is as much work as a message."""
+    rate = layout.system.message_rate
+    sent = np.array([entry.sharing.groups * phase.sent for entry in entries for phase in entry.phases])
+    if rate is None:
+        return np.zeros(len(sent))
+    sent[begins] += [entry.sharing.groups * prod(entry.sharing.shape) for entry in entries]
+    found: Values = sent / rate
+    return found

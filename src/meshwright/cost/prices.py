@@ -1,0 +1,111 @@
+"""Prices: the times of many kinds of steps at once, as functions of the bytes that a device holds.
+
+The bytes of all groups grow together, so that the links' work grows with them, and latency does not. So what one
+payload's steps put on the links tells the times of all payloads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.loads import Loads, Values, together
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """One kind of step under one rule of a library, with each of the algorithms that the rule allows. Two are equal if
+    they are the same object.
+
+    held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
+    many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
+    processors, the latency and the turns.
+    """
+
+    algorithms: tuple[str, ...]
+    held: float
+    busy: Values
+    many: tuple[int, ...]
+    phases: Values
+
+
+def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) -> list[Priced]:
+    """Several kinds of steps: the loads of all their algorithms, the names of these by kind, and the bytes held."""
+    ends = [*found.begins[1:].tolist(), len(found.latency)]
+    many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
+    busy = np.add.reduceat(found.seconds, found.begins, axis=0)
+    phases = np.stack([found.seconds.max(axis=1), found.processing, found.latency, found.turns])
+    kinds, option, phase = [], 0, 0
+    for algorithms, each in zip(names, held, strict=True):
+        after = option + len(algorithms)
+        last = ends[after - 1]
+        kinds.append(
+            Priced(tuple(algorithms), each, busy[option:after], tuple(many[option:after]), phases[:, phase:last])
+        )
+        option, phase = after, last
+    return kinds
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Several kinds of steps, each with its algorithms; an option is one kind with one algorithm.
+
+    begins, ends: for each kind, the number of its first option, and of the one after its last. By option: owner, the
+    number of its kind; algorithms; held and busy as in `Priced`; processing, the seconds of the processors; first, the
+    number of its first phase. of: by phase, the number of its option.
+    """
+
+    begins: Numbers
+    ends: Numbers
+    owner: Numbers
+    algorithms: tuple[str, ...]
+    held: Values
+    busy: Values
+    processing: Values
+    first: Numbers
+    of: Numbers
+    phases: Values
+
+    @classmethod
+    def joined(cls, kinds: Sequence[Priced]) -> "Prices":
+        """Some kinds of steps in one."""
+        options = [len(kind.algorithms) for kind in kinds]
+        ends = np.cumsum(options, dtype=np.int64)
+        many = [number for kind in kinds for number in kind.many]
+        first = np.cumsum(many, dtype=np.int64) - many
+        phases = np.concatenate([kind.phases for kind in kinds], axis=1)
+        return cls(
+            ends - options,
+            ends,
+            np.repeat(np.arange(len(kinds)), options),
+            tuple([name for kind in kinds for name in kind.algorithms]),
+            np.repeat([kind.held for kind in kinds], options),
+            np.concatenate([kind.busy for kind in kinds]),
+            np.add.reduceat(phases[1], first),
+            first,
+            np.repeat(np.arange(len(many)), many),
+            phases,
+        )
+
+    def seconds(self, held: Values) -> Values:
+        """The times of the options when a device holds some bytes before a step of each kind.
+
+        `held` may have more dimensions; kinds are the last one, and options are that of the result.
+        """
+        share = held[..., self.owner] / self.held
+        work, processing, latency, turns = self.phases
+        times = together(np.maximum(share[..., self.of] * work, processing), latency, turns)
+        found: Values = np.add.reduceat(times, self.first, axis=-1)
+        return found
+
+    def fastest(self, seconds: Values) -> Numbers:
+        """For each kind the option that takes the least of these seconds; of equal ones, the first."""
+        if len(self.begins) == len(self.owner):
+            return np.broadcast_to(np.arange(len(self.owner)), seconds.shape)
+        least = np.minimum.reduceat(seconds, self.begins, axis=-1)[..., self.owner]
+        numbers = np.where(seconds == least, np.arange(len(self.owner)), len(self.owner))
+        found: Numbers = np.minimum.reduceat(numbers, self.begins, axis=-1)
+        return found
