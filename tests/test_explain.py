@@ -57,3 +57,10 @@ def test_what_would_help_names_the_bottleneck_first() -> None:
     system = System("faster", (faster, A100.levels[1]))
     again = plan(system, {"data": 32}, [Reduction(("data",), 2**32)]).candidates[0]
     assert helps[0].seconds == pytest.approx(again.seconds)
+
+
+def test_the_reason_for_a_mix_names_its_programs() -> None:
+    best = plan(load_system("tpu-v4"), {"d": 4096}, [Reduction(("d",), 2**36)], library="ideal", max_chunks=64)
+    reason = why(best.candidates[0])[1]
+    assert re.search(r"chunks that flow through the steps of 3 programs at once are 2\.\d\dx faster", reason)
+    assert reason.endswith("x faster than the steps of the first of them one after the other")

@@ -73,14 +73,14 @@ def far_away(rank: int) -> bool:
 
 def _hear_late() -> None:
     """Take half a second longer to notice what others say."""
-    arrive = channel.Line.arrive
+    arrive = channel.TimedStore.arrive
 
     def late(*given: Any) -> bool:
         heard = arrive(*given)
         time.sleep(0.5)
         return heard
 
-    setattr(channel.Line, "arrive", late)  # noqa: B010
+    setattr(channel.TimedStore, "arrive", late)  # noqa: B010
 
 
 def late_listeners(rank: int, what: str) -> str:

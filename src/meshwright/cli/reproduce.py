@@ -8,7 +8,7 @@ import click
 from meshwright.cli import options
 from meshwright.cli.output import print_json, say
 from meshwright.cli.progress import counted, progress
-from meshwright.planning.reproduce import MACHINES, WIN, Case, Summary, cases, search_costs, summary
+from meshwright.planning.reproduce import MACHINES, WIN, PaperCase, Summary, cases, search_costs, summary
 from meshwright.text.files import write_file
 
 
@@ -18,7 +18,7 @@ from meshwright.text.files import write_file
 @options.json
 def reproduce(library: str, out: Path | None, as_json: bool) -> None:
     """Repeat the evaluation of the P2 paper with the model, and set the figures beside the paper's."""
-    found: dict[str, list[Case]] = {}
+    found: dict[str, list[PaperCase]] = {}
     for machine in MACHINES:
         say(f"{machine}: all placements of one to three axes, every reduction …")
         found[machine] = list(counted(cases(machine, library), "cases"))
@@ -43,7 +43,7 @@ def reproduce(library: str, out: Path | None, as_json: bool) -> None:
         click.echo(page, nl=False)
 
 
-def _page(library: str, sums: dict[str, Summary], everything: list[Case], costs: list[dict[str, object]]) -> str:
+def _page(library: str, sums: dict[str, Summary], everything: list[PaperCase], costs: list[dict[str, object]]) -> str:
     total = sums["all"]
     setting = (
         "Machines: the paper's two, with 2 and 4 nodes; one to three axes whose sizes multiply to the devices, all "

@@ -8,6 +8,7 @@ round.
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import assert_never
 
 from meshwright.language.goals import Goal
 from meshwright.placement.layout import Layout, check_links, inner_only
@@ -112,7 +113,13 @@ def _port(level: Level, devices: int) -> float:
 
 def _links(level: Level) -> int:
     """Over how many links a child can send."""
-    return 2 if level.link.fabric is Fabric.RING and level.count > 2 else 1
+    match level.link.fabric:
+        case Fabric.RING:
+            return 2 if level.count > 2 else 1
+        case Fabric.SWITCH | Fabric.BUS:
+            return 1
+        case _:
+            assert_never(level.link.fabric)
 
 
 def _link(layout: Layout, level: int) -> float:

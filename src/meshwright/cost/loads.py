@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +90,18 @@ def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
         if level.count == 1:
             continue
         assert link.bandwidth is not None
-        if link.fabric is Fabric.RING:
-            on_links, on_lines = _on_ring(layout, k, entries)
-            amount[:, k] = ports[:, k] * on_links
-        elif link.fabric is Fabric.BUS:
-            shared[:, k] = instances[:, k]
-            amount[:, k] = instances[:, k] * (traffic[SHARED, :, k] + (0.0 if link.bypass else traffic[OUTER, :, k]))
-        else:
-            amount[:, k] = ports[:, k] * traffic[INNER if link.bypass else PORT, :, k]
+        match link.fabric:
+            case Fabric.RING:
+                on_links, on_lines = _on_ring(layout, k, entries)
+                amount[:, k] = ports[:, k] * on_links
+            case Fabric.BUS:
+                from_outside = 0.0 if link.bypass else traffic[OUTER, :, k]
+                shared[:, k] = instances[:, k]
+                amount[:, k] = instances[:, k] * (traffic[SHARED, :, k] + from_outside)
+            case Fabric.SWITCH:
+                amount[:, k] = ports[:, k] * traffic[INNER if link.bypass else PORT, :, k]
+            case _:
+                assert_never(link.fabric)
         seconds[:, k] = amount[:, k] / link.bandwidth / efficiency
         if link.per_device is not None:
             single = traffic[DEVICE_INNER if inner_only(link) else DEVICE, :, k]

@@ -91,11 +91,12 @@ def why_program(plan: Plan, planned: Planned) -> str:
     name = str(goal.flat)
     if planned.chunks > 1:
         once = model.seconds(planned.program, goal)
-        mixed = f" through {len(planned.shares)} programs" if len(planned.shares) > 1 else ""
+        mixed = len(planned.shares) > 1
+        whose, which = (f" of {len(planned.shares)} programs", " of the first of them") if mixed else ("", "")
         return (
-            f"{planned.chunks} chunks that flow{mixed} through the steps at once are "
+            f"{planned.chunks} chunks that flow through the steps{whose} at once are "
             f"{ratio(planned.default_seconds, planned.seconds):.2f}x faster than one {name}, and "
-            f"{ratio(once, planned.seconds):.2f}x faster than the steps one after the other"
+            f"{ratio(once, planned.seconds):.2f}x faster than the steps{which} one after the other"
         )
     if planned.program != flat_program(goal, levels):
         gain = ratio(planned.default_seconds, planned.seconds)

@@ -29,7 +29,7 @@ WIN = 1.01
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PaperCase:
     """One placement and one reduction on it."""
 
     machine: str
@@ -80,7 +80,7 @@ def payload(system: System) -> int:
     return 2**29 * 4 * system.levels[0].count
 
 
-def cases(machine: str, library: str = "ring") -> Iterator[Case]:
+def cases(machine: str, library: str = "ring") -> Iterator[PaperCase]:
     """Every placement and reduction on a machine."""
     system = preset(machine)
     loaded = load_library(library)
@@ -93,7 +93,7 @@ def cases(machine: str, library: str = "ring") -> Iterator[Case]:
                     model = CostModel(layout, loaded, payload(system))
                     graph = program_graph(len(layout.levels))
                     seconds, program = next(graph.ranked(model))
-                    yield Case(
+                    yield PaperCase(
                         machine,
                         sizes,
                         placement.matrix,
@@ -106,7 +106,7 @@ def cases(machine: str, library: str = "ring") -> Iterator[Case]:
                     )
 
 
-def summary(found: list[Case]) -> Summary:
+def summary(found: list[PaperCase]) -> Summary:
     """The figures of some cases."""
     by_reduction: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[float]] = {}
     for case in found:

@@ -17,7 +17,7 @@ LaneGroup = tuple[int, tuple[int, ...]]  # a lane, and the ranks of a group in i
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RankStep:
     """What a rank does for one step: copies, and a collective where it takes part in the step."""
 
     lane: int  # steps that may be under way at the same time have different ones, and groups of their own
@@ -32,7 +32,7 @@ class Flow:
     program: Program
     chunks: int
     schedule: Schedule
-    stages: tuple[Stage, ...]
+    steps: tuple[RankStep, ...]
 
 
 class Cut(NamedTuple):
@@ -115,7 +115,7 @@ def role_of(plan: Plan, number: int, rank: int) -> Role:
                 check_program(program, hierarchy, planned.communication.goal)
                 schedules[program] = schedule(program, hierarchy, ranks.index(rank), planned.communication.goal)
             lanes = [_lane(pipelined, before + k) for k in range(max(1, len(program.steps)))]
-            found.append(Flow(program, chunks, schedules[program], _stages(schedules[program], ranks, lanes)))
+            found.append(Flow(program, chunks, schedules[program], _rank_steps(schedules[program], ranks, lanes)))
             before += len(program.steps)
         flows[pipelined] = tuple(found)
     return Role(planned, hierarchy.names, ranks, flows)
@@ -128,8 +128,8 @@ def renumbered(role: Role, ranks: Sequence[int]) -> Role:
         return tuple(ranks[device] for device in devices)
 
     def turned(flow: Flow) -> Flow:
-        stages = (replace(stage, groups=tuple(map(rename, stage.groups))) for stage in flow.stages)
-        return replace(flow, stages=tuple(stages))
+        steps = (replace(one, groups=tuple(map(rename, one.groups))) for one in flow.steps)
+        return replace(flow, steps=tuple(steps))
 
     flows = {pipelined: tuple(map(turned, each)) for pipelined, each in role.flows.items()}
     return replace(role, ranks=rename(role.ranks), flows=flows)
@@ -139,8 +139,8 @@ def role_groups(roles: Iterable[Role]) -> list[LaneGroup]:
     """The groups that one rank needs for its roles, each once. Ranks that share several have them in the same order."""
     found: dict[LaneGroup, None] = {}
     for role in roles:
-        for stage in (stage for flow in chain(*role.flows.values()) for stage in flow.stages):
-            found |= {(stage.lane, group): None for group in stage.groups if group}
+        for one in (one for flow in chain(*role.flows.values()) for one in flow.steps):
+            found |= {(one.lane, group): None for group in one.groups if group}
     return list(found)
 
 
@@ -149,7 +149,7 @@ def _lane(pipelined: Pipelined, step: int) -> int:
     return step if pipelined.chunks > 1 else 0
 
 
-def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tuple[Stage, ...]:
+def _rank_steps(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tuple[RankStep, ...]:
     """The moves of a schedule, step by step, each step in its lane."""
     moves: list[list[Copy | Call]] = [[] for _ in lanes]
     waiting: list[Copy | Call] = []
@@ -160,12 +160,12 @@ def _stages(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) -> tup
             waiting = []
     moves[-1] += waiting
     return tuple(
-        Stage(
+        RankStep(
             lane,
-            tuple(stage),
-            tuple(() if isinstance(move, Copy) else tuple(ranks[d] for d in move.group) for move in stage),
+            tuple(mine),
+            tuple(() if isinstance(move, Copy) else tuple(ranks[d] for d in move.group) for move in mine),
         )
-        for lane, stage in zip(lanes, moves, strict=True)
+        for lane, mine in zip(lanes, moves, strict=True)
     )
 
 

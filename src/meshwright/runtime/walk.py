@@ -19,16 +19,15 @@ Run = Callable[[Flow, Call, LaneGroup, Array, Array], Iterable[Pending]]
 
 def walk(chunk: Chunk, step: int, run: Run) -> Iterator[Pending]:
     """Do a step of a chunk; see `Run` for what is yielded."""
-    stages = chunk.flow.stages
-    stage = stages[step]
+    mine = chunk.flow.steps[step]
     if step == 0:
         chunk.before()
-    for move, ranks in zip(stage.moves, stage.groups, strict=True):
+    for move, ranks in zip(mine.moves, mine.groups, strict=True):
         if isinstance(move, Copy):
             chunk.copy(move)
         else:
-            yield from run(chunk.flow, move, (stage.lane, ranks), *chunk.ends(move))
-    if step == len(stages) - 1:
+            yield from run(chunk.flow, move, (mine.lane, ranks), *chunk.ends(move))
+    if step == len(chunk.flow.steps) - 1:
         chunk.after()
 
 
@@ -40,7 +39,7 @@ def finish(moves: Iterable[Pending]) -> None:
 
 def walk_alone(chunk: Chunk, run: Run) -> None:
     """Do all steps of a chunk, where every collective is done on return."""
-    for step in range(len(chunk.flow.stages)):
+    for step in range(len(chunk.flow.steps)):
         finish(walk(chunk, step, run))
 
 
@@ -48,8 +47,8 @@ def by_lane(chunks: Sequence[Chunk]) -> dict[int, deque[tuple[int, int]]]:
     """What every lane does, in its order: the numbers of a chunk and of a step of its flow."""
     lanes: dict[int, deque[tuple[int, int]]] = {}
     for number, chunk in enumerate(chunks):
-        for step, stage in enumerate(chunk.flow.stages):
-            lanes.setdefault(stage.lane, deque()).append((number, step))
+        for step, mine in enumerate(chunk.flow.steps):
+            lanes.setdefault(mine.lane, deque()).append((number, step))
     return lanes
 
 

@@ -40,7 +40,7 @@ ANSWER = 2.0  # seconds that a store gets to answer when the time for it is up
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Waits:
     """Seconds that the first rank waits for the others' values, they for its verdict, and all for the store."""
 
     collect: float
@@ -48,15 +48,15 @@ class Patience:
     answer: float
 
     @classmethod
-    def of(cls, timeout: float) -> "Patience":
+    def of(cls, timeout: float) -> "Waits":
         """How long to wait for ranks that may take until the timeout to come, or to fail in a call of their own."""
         return cls(0.8 * timeout, timeout + HEARING, timeout)
 
 
-LATE = Patience(2.5, 4.0, 0.0)  # to find out together why a call has failed: all notice at about the same time
+LATE = Waits(2.5, 4.0, 0.0)  # to find out together why a call has failed: all notice at about the same time
 
 
-class Line:
+class TimedStore:
     """Calls on a store, of which the one under way is timed."""
 
     def __init__(self, store: Store) -> None:
@@ -109,59 +109,59 @@ class StoreChannel:
     store: Store
     ranks: Sequence[int]
     rank: int
-    patience: Patience
+    waits: Waits
     break_waits: Callable[[], None] | None = None  # called on the first rank if others are late: they may be in a call
 
     def agree(self, key: str, before: str | None, value: Any, judge: Judge) -> None:
         """Compare a value each under a key; the verdict under the key before can go."""
         is_first = self.rank == self.ranks[0]
         work = partial(self._collect, key, before, value, judge) if is_first else partial(self._listen, key, value)
-        verdict, agreed = in_time(self.store, self.patience.answer, self.rank, work)
+        verdict, agreed = in_time(self.store, self.waits.answer, self.rank, work)
         if verdict:
             raise EngineError(verdict, agreed=agreed)
 
     def announce(self, key: str, value: Any) -> None:
         """Publish a value in an agreement without waiting for the others; the first rank's is the verdict."""
 
-        def tell(line: Line, _: threading.Event) -> None:
-            line.set(f"{key}/{self.rank}", json.dumps(value))
+        def tell(timed: TimedStore, _: threading.Event) -> None:
+            timed.set(f"{key}/{self.rank}", json.dumps(value))
             if self.rank == self.ranks[0]:
-                line.set(f"{key}/verdict", json.dumps([f"rank {self.rank} {value[0]}", True]))
+                timed.set(f"{key}/verdict", json.dumps([f"rank {self.rank} {value[0]}", True]))
 
         with contextlib.suppress(EngineError):  # the store is gone, and so are its readers
             in_time(self.store, 0.0, self.rank, tell)
 
     def _collect(
-        self, key: str, before: str | None, value: Any, judge: Judge, line: Line, stop: threading.Event
+        self, key: str, before: str | None, value: Any, judge: Judge, timed: TimedStore, stop: threading.Event
     ) -> tuple[str, bool]:
         """What the first rank does: it collects the values of all ranks, and publishes the verdict."""
-        line.set(f"{key}/{self.rank}", json.dumps(value))
+        timed.set(f"{key}/{self.rank}", json.dumps(value))
         keys = {f"{key}/{each}": each for each in self.ranks}
-        if not line.arrive(list(keys), self.patience.collect, stop) and self.break_waits is not None:
+        if not timed.arrive(list(keys), self.waits.collect, stop) and self.break_waits is not None:
             self.break_waits()
-            line.arrive(list(keys), LATE.collect, stop)
-        said = {each: line.get(name) for name, each in keys.items() if line.has([name])}
+            timed.arrive(list(keys), LATE.collect, stop)
+        said = {each: timed.get(name) for name, each in keys.items() if timed.has([name])}
         missing = [each for each in self.ranks if each not in said]
         if stop.is_set():
             verdict = f"rank {self.rank} was interrupted"
         elif missing:
-            verdict = f"{rank_list(missing)} did not join the others within {self.patience.collect:g} s"
+            verdict = f"{rank_list(missing)} did not join the others within {self.waits.collect:g} s"
         else:
             verdict = judge(said)
-        line.set(f"{key}/verdict", json.dumps([verdict, not missing]))
+        timed.set(f"{key}/verdict", json.dumps([verdict, not missing]))
         if verdict:
-            line.arrive([f"{key}/heard/{each}" for each in self.ranks[1:] if each in said], HEARING, stop)
-        line.delete([*keys, *([f"{before}/verdict"] if before else ())])
+            timed.arrive([f"{key}/heard/{each}" for each in self.ranks[1:] if each in said], HEARING, stop)
+        timed.delete([*keys, *([f"{before}/verdict"] if before else ())])
         return verdict, not missing
 
-    def _listen(self, key: str, value: Any, line: Line, stop: threading.Event) -> tuple[str, bool]:
+    def _listen(self, key: str, value: Any, timed: TimedStore, stop: threading.Event) -> tuple[str, bool]:
         """What the other ranks do: they publish their value, and wait for the verdict."""
-        line.set(f"{key}/{self.rank}", json.dumps(value))
-        if not line.arrive([f"{key}/verdict"], self.patience.listen, stop):
-            return f"rank {self.rank} heard nothing from rank {self.ranks[0]} for {self.patience.listen:g} s", False
-        verdict, complete = line.get(f"{key}/verdict")
+        timed.set(f"{key}/{self.rank}", json.dumps(value))
+        if not timed.arrive([f"{key}/verdict"], self.waits.listen, stop):
+            return f"rank {self.rank} heard nothing from rank {self.ranks[0]} for {self.waits.listen:g} s", False
+        verdict, complete = timed.get(f"{key}/verdict")
         if verdict:
-            line.set(f"{key}/heard/{self.rank}", "!")
+            timed.set(f"{key}/heard/{self.rank}", "!")
         return verdict, complete
 
 
@@ -169,30 +169,30 @@ def leave(store: Store, ranks: Sequence[int], rank: int, key: str, patience: flo
     """Say that this rank needs the store no more. The first one, whose process may have the store, waits for all."""
     others = [f"{key}/left/{other}" for other in ranks[1:]]
 
-    def go(line: Line, stop: threading.Event) -> None:
+    def go(timed: TimedStore, stop: threading.Event) -> None:
         if rank != ranks[0]:
-            line.set(f"{key}/left/{rank}", "!")
-        elif line.arrive(others, patience, stop):
-            line.delete(others)
+            timed.set(f"{key}/left/{rank}", "!")
+        elif timed.arrive(others, patience, stop):
+            timed.delete(others)
 
     with contextlib.suppress(EngineError):  # it is gone already
         in_time(store, 0.0, rank, go)
 
 
-def in_time(store: Store, seconds: float, rank: int, work: Callable[[Line, threading.Event], T]) -> T:
+def in_time(store: Store, seconds: float, rank: int, work: Callable[[TimedStore, threading.Event], T]) -> T:
     """Do work that calls the store, on a thread of its own. If the store owes an answer when time is up, and for two
     seconds at least, cut the connection to it and raise.
 
     The work gets an event that tells it to stop. Its thread is gone on return, so that none is left when the
     interpreter ends: a thread that comes back from C++ then would abort the process.
     """
-    line, stop, outcome = Line(store), threading.Event(), Future[T]()
+    timed, stop, outcome = TimedStore(store), threading.Event(), Future[T]()
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else -1
 
     def run() -> None:
         try:
             with torch.cuda.device(device):  # a thread starts with the first one
-                outcome.set_result(work(line, stop))
+                outcome.set_result(work(timed, stop))
         except BaseException as error:
             outcome.set_exception(error)
 
@@ -202,7 +202,7 @@ def in_time(store: Store, seconds: float, rank: int, work: Callable[[Line, threa
     try:
         while not outcome.done():
             wait([outcome], 0.2)
-            if time.monotonic() > max(deadline, line.since + ANSWER):
+            if time.monotonic() > max(deadline, timed.since + ANSWER):
                 raise EngineError(
                     f"rank {rank} waited {max(seconds, ANSWER):g} s for the store of init_process_group: the process "
                     "that has it, usually that of rank 0, has died or hangs"

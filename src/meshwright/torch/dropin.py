@@ -21,7 +21,7 @@ from meshwright.runtime.role import Role, renumbered
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT
 from meshwright.torch.backend import PlannedGroup
-from meshwright.torch.channel import Patience, StoreChannel, leave
+from meshwright.torch.channel import StoreChannel, Waits, leave
 from meshwright.torch.driver import FAREWELL, FAREWELL_AFTER_FAILURE, at_end
 from meshwright.torch.groups import OURS, backends
 from meshwright.torch.service import Members, Service
@@ -46,7 +46,7 @@ class Session:
         device = ranks.index(rank)
         said, roles = introduce(plan, world, device, seat(os.environ))
         judge = partial(judge_start, None if said["fault"] else system)
-        StoreChannel(store, range(world), device, Patience.of(TIMEOUT)).agree("start", None, said, judge)
+        StoreChannel(store, range(world), device, Waits.of(TIMEOUT)).agree("start", None, said, judge)
         self.roles: list[Role] = [renumbered(role, ranks) for role in roles]
         self.services: list[Service] = []
         at_end[id(self)] = partial(self.end, os.getpid())

@@ -75,7 +75,7 @@ class Executor:
         self.threads.clear()
 
     def _on_threads(self, chunks: Sequence[Chunk], run: Run) -> None:
-        done = [[threading.Event() for _ in chunk.flow.stages] for chunk in chunks]
+        done = [[threading.Event() for _ in chunk.flow.steps] for chunk in chunks]
         errors: list[BaseException] = []
 
         def work(queue: Iterable[tuple[int, int]]) -> None:
@@ -110,10 +110,10 @@ class Executor:
         used = list(payload.used())
         for chunk in payload.chunks:
             before = ready
-            for step, stage in enumerate(chunk.flow.stages):
-                stream = self.streams.get((stage.lane, device))
+            for step, mine in enumerate(chunk.flow.steps):
+                stream = self.streams.get((mine.lane, device))
                 if stream is None:
-                    stream = self.streams[stage.lane, device] = torch.cuda.Stream(device)
+                    stream = self.streams[mine.lane, device] = torch.cuda.Stream(device)
                 stream.wait_event(before)
                 with torch.cuda.stream(stream):
                     finish(walk(chunk, step, run))

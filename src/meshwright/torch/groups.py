@@ -23,7 +23,7 @@ from meshwright.runtime.role import LaneGroup
 from meshwright.runtime.seats import check_devices, seat
 from meshwright.runtime.waiting import TIMEOUT
 from meshwright.runtime.words import first_line, rank_list
-from meshwright.torch.channel import ANSWER, Patience, StoreChannel, default_store, in_time
+from meshwright.torch.channel import ANSWER, StoreChannel, Waits, default_store, in_time
 
 
 def check_initialized() -> None:
@@ -56,7 +56,7 @@ def make_groups(wanted: Iterable[LaneGroup], timeout: float) -> dict[LaneGroup, 
     for lane, ranks in wanted:
         new = partial(dist.new_group, list(ranks), timeout=timedelta(seconds=timeout), group_desc=OURS)
         try:
-            group = in_time(store, timeout + ANSWER, rank, lambda line, _: line.call(new))  # noqa: B023 - done on return
+            group = in_time(store, timeout + ANSWER, rank, lambda timed, _: timed.call(new))  # noqa: B023 - done on return
         except RuntimeError as error:
             raise EngineError(
                 f"rank {rank}: the group of {rank_list(ranks)} cannot be made: {first_line(error)}"
@@ -155,7 +155,7 @@ def _checked(plan: Plan | Placement, device_type: str | None) -> tuple[Placement
         said["fault"] = str(error)
     judge = partial(judge_start, placement.system)
     key = f"meshwright/mesh/{next(_numbers)}"
-    StoreChannel(default_store(), range(world), rank, Patience.of(TIMEOUT)).agree(key, None, said, judge)
+    StoreChannel(default_store(), range(world), rank, Waits.of(TIMEOUT)).agree(key, None, said, judge)
     if device_type is None:
         device_type = "cuda" if "cuda" in backends() and torch.cuda.is_available() else "cpu"
     return placement, device_type

@@ -18,7 +18,7 @@ from meshwright.runtime.calls import Calls, Over, check_average, check_operation
 from meshwright.runtime.role import Role, plan_groups
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT, check_timeout
-from meshwright.torch.channel import Patience, StoreChannel, default_store, leave
+from meshwright.torch.channel import StoreChannel, Waits, default_store, leave
 from meshwright.torch.collectives import OP_NAMES, REDUCED
 from meshwright.torch.driver import Driver
 from meshwright.torch.executor import ARRAYS
@@ -54,14 +54,14 @@ class Reducer(AbstractContextManager["Reducer"]):
         self.plan = plan
         self.rank, world = dist.get_rank(), dist.get_world_size()
         self._backends, store, key = backends(), default_store(), f"meshwright/{next(_numbers)}"
-        patience = Patience.of(timeout)
+        waits = Waits.of(timeout)
         said, roles = introduce(plan, world, self.rank, seat(os.environ), check)
         checks = call_checks(
-            roles, check, lambda _, ranks: StoreChannel(store, ranks, self.rank, patience, self._give_up), key
+            roles, check, lambda _, ranks: StoreChannel(store, ranks, self.rank, waits, self._give_up), key
         )  # a wrong `check` is refused before anyone is waited for
         judge = partial(judge_start, None if said["fault"] else plan.placement.system)
         everyone = range(world)
-        StoreChannel(store, everyone, self.rank, patience).agree(f"{key}/start", None, said, judge)
+        StoreChannel(store, everyone, self.rank, waits).agree(f"{key}/start", None, said, judge)
         self._calls = Calls(plan, self.rank, roles, checks, ARRAYS)
         make, go = partial(make_groups, plan_groups(plan), timeout), partial(leave, store, everyone, self.rank, key)
         self._driver = Driver("this Reducer", store, self.rank, self._backends, make, go)

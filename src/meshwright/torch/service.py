@@ -14,7 +14,7 @@ from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks
 from meshwright.runtime.calls import Calls, Prepared
 from meshwright.runtime.role import Role, role_groups
-from meshwright.torch.channel import Patience, StoreChannel
+from meshwright.torch.channel import StoreChannel, Waits
 from meshwright.torch.collectives import REDUCED
 from meshwright.torch.driver import Driver
 from meshwright.torch.executor import ARRAYS
@@ -56,7 +56,7 @@ class Service:
         self.order = None if order == sorted(order) else torch.tensor(order)
         self.rooted = order[:1] == [0]
         store = members.store
-        patience = Patience.of(members.timeout)
+        waits = Waits.of(members.timeout)
         self.driver = Driver(
             f"process group {members.name}",
             store,
@@ -68,7 +68,7 @@ class Service:
         checks = call_checks(
             roles,
             "first",
-            lambda _, ranks: StoreChannel(store, ranks, members.rank, patience, self.driver.give_up),
+            lambda _, ranks: StoreChannel(store, ranks, members.rank, waits, self.driver.give_up),
             "calls",
         )
         self.calls = Calls(plan, members.rank, roles, checks, ARRAYS)
