@@ -242,6 +242,9 @@ def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> 
     names: dict[str, Any] = {}
     exec(step, names)
     assert names["best"].placement.sizes == names["axes"]
+    (ring,) = code("cost.md", "apart")
+    exec(ring, {})
+    assert [float(line) for line in capsys.readouterr().out.splitlines()] == pytest.approx([30, 17.75])
 
 
 def test_the_code_for_pytorch_runs(tmp_path: Path) -> None:
