@@ -30,7 +30,7 @@ def exported(
 @pytest.mark.parametrize(("chunks", "instances"), [(1, 1), (3, 2)])
 @pytest.mark.parametrize("goal", GOALS)
 def test_every_program_gives_the_true_result(goal: Goal, chunks: int, instances: int) -> None:
-    graph = program_graph(2, goal, max_steps=5 if chunks == 1 else 4)
+    graph = program_graph(2, goal, max_steps=5)
     count = 0
     for program in graph.programs():
         Run(exported(Pipelined.of(program, chunks), goal=goal, instances=instances).text, seed=count).run()
