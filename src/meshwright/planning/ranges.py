@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
 
-from meshwright.cost.chunking import search
+from meshwright.cost.chunking import WORTH, search
 from meshwright.cost.library import Library
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
@@ -103,13 +103,21 @@ class Envelope:
         return search(Pipeline(pipeline.model, pipeline.goal), self.graph, count).programs
 
     def _known(self, payload: int) -> Pipelined:
-        """The fastest of the programs without chunks and of those that are best elsewhere, in any number of chunks."""
+        """The fastest of the programs without chunks and of those that are best elsewhere, in any number of chunks.
+
+        Chunks, and then a mix of programs, have to gain a little, as in the search.
+        """
         pipeline = self.at(payload)
         shares = {frozenset(program for program, _ in one.shares): one for one in self.best.values()}
         (plain,) = self._plain(payload)
-        known = [plain, self.best.get(payload, plain), *(_recut(pipeline, one) for one in shares.values())]
-        best = min(known, key=lambda one: (self.seconds(one, payload), one.chunks))
-        return plain if self.seconds(best, payload) > (1 - NEAR) * self.seconds(plain, payload) else best
+        known = [self.best.get(payload, plain), *(_recut(pipeline, one) for one in shares.values())]
+        best = plain
+        for mixed, gain in ((False, NEAR), (True, WORTH)):
+            some = [one for one in known if (len(one.shares) > 1) is mixed]
+            fastest = min([best, *some], key=lambda one: (self.seconds(one, payload), one.chunks))
+            if self.seconds(fastest, payload) <= (1 - gain) * self.seconds(best, payload):
+                best = fastest
+        return best
 
     def _crossing(self, low: int, high: int) -> tuple[float, int]:
         """Where the best programs of two payloads cross, behind how far above the chord they are there."""
