@@ -31,9 +31,22 @@ def run_script(rank: int, folder: str, plan: str | None, *cases: str) -> str:
     if plan is None:
         assert not [name for name in sys.modules if name.startswith("meshwright.torch")]
         return ""
+    _check_methods()
     from meshwright.torch.dropin import _tally
 
     return _tally.table()
+
+
+def _check_methods() -> None:
+    """All that communicates is a method of Python: PyTorch would hold the interpreter's lock in any other."""
+    from meshwright.torch.backend import PlannedGroup
+
+    settings = {"rank", "size", "name", "boxed", "unbox", "group_name", "group_desc", "bound_device_id"}
+    settings |= {"_get_backend", "_get_backend_name", "_backend_id", "_id", "_device_types", "_register_backend"}
+    settings |= {"_set_default_backend", "_set_group_name", "_set_group_desc", "_has_hooks", "_wait_for_pending_works"}
+    settings |= {"_register_on_completion_hook", "use_pg_for_symm_mem_rendezvous", "_pybind11_conduit_v1_"}
+    known = {name for name in vars(dist.ProcessGroup) if not (name.startswith("__") or name.isupper())}
+    assert known - {"BackendType"} - settings <= set(vars(PlannedGroup))
 
 
 def refused(rank: int, plan: str) -> list[str]:

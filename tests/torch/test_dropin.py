@@ -35,8 +35,8 @@ from meshwright.runtime.launch import torchrun_command
 from tests.engines import hierarchical
 from tests.house import ROOT
 from tests.ranks import results, run_ranks
-from tests.torch.dropin import SCRIPT
 
+SCRIPT = Path(__file__).with_name("script.py")
 CASES = (
     "ddp",
     "accumulation",

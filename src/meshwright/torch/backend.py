@@ -35,7 +35,9 @@ class Owner(Protocol):
 class PlannedGroup(dist.ProcessGroup):
     """A process group around one that PyTorch has made, which runs all that no program carries out.
 
-    What is not overridden here runs in the native backends, as they are registered for the devices here too.
+    The native backends are registered here too, for those who ask for them. Every collective goes to the native group
+    by a method of Python: PyTorch would run it with the interpreter's lock held if there was none, and so block gloo's
+    threads, which need that lock to release tensors.
     """
 
     def __init__(self, native: dist.ProcessGroup, members: Members, service: Service | None, owner: Owner) -> None:
@@ -67,15 +69,15 @@ class PlannedGroup(dist.ProcessGroup):
         if self.service is not None:
             self.service.close()
         self.owner.ended(self)
-        super().shutdown()
+        self.native.shutdown()
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalescing = True
-        super()._start_coalescing(device)
+        self.native._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         self._coalescing = False
-        return super()._end_coalescing(device)
+        return self.native._end_coalescing(device)
 
     def carry(self, name: str, goal: Goal, pairs_of: Callable[..., Pairs], taken: int, args: Any, named: Any) -> Any:
         """Carry out the collective that PyTorch calls `name`: its first `taken` arguments are tensors, then options."""
@@ -100,6 +102,17 @@ class PlannedGroup(dist.ProcessGroup):
             seconds = time.perf_counter() - started
         self.owner.tally.add(self.members.label, goal, size, False, seconds)
         return work
+
+    def run_natively(self, name: str, goal: str, taken: int, args: Any, named: Any) -> Any:
+        """Run what no program carries out; argument `taken` has what is sent."""
+        if goal:
+            self.owner.tally.add(self.members.label, goal, _bytes(args[taken]), False, None)
+        return getattr(self.native, name)(*args, **named)
+
+
+def _bytes(sent: Any) -> int:
+    """The bytes of a tensor, or of lists of them."""
+    return sent.nbytes if isinstance(sent, Tensor) else sum(map(_bytes, sent))
 
 
 def _work(done: list[Tensor | Work], results: list[Tensor]) -> dist.Work:
@@ -141,15 +154,53 @@ _METHODS: tuple[tuple[Goal, int, Callable[..., Pairs], tuple[str, ...]], ...] = 
 many arguments are tensors, and how to find among them what is given and where the result goes."""
 
 
+_NATIVE: dict[str, tuple[str, int]] = {
+    "allgather": (Goal.ALL_GATHER, 0),
+    "allgather_coalesced": (Goal.ALL_GATHER, 0),
+    "reduce_scatter": (Goal.REDUCE_SCATTER, 1),
+    "alltoall": (Goal.ALL_TO_ALL, 1),
+    "all_to_all_single": (Goal.ALL_TO_ALL, 1),
+    "alltoall_base": (Goal.ALL_TO_ALL, 1),
+    "gather": ("gather", 1),
+    "scatter": ("scatter", 1),
+    "send": (Goal.POINT_TO_POINT, 0),
+    "recv": ("", 0),
+    "recv_anysource": ("", 0),
+    "barrier": ("", 0),
+    "monitored_barrier": ("", 0),
+    "merge_remote_group": ("", 0),
+    "get_group_store": ("", 0),
+    "set_timeout": ("", 0),
+    "abort": ("", 0),
+    "_set_sequence_number_for_group": ("", 0),
+    "_get_sequence_number_for_group": ("", 0),
+    "_enable_collectives_timing": ("", 0),
+}
+"""The other methods: what they are called in reports, if they are, and which of the arguments has the whole payload."""
+
+
 def _override(name: str, goal: Goal, taken: int, pairs: Callable[..., Pairs]) -> None:
     def method(self: PlannedGroup, *args: Any, **named: Any) -> Any:
         return self.carry(name, goal, pairs, taken, args, named)
 
-    method.__name__ = method.__qualname__ = name
-    setattr(PlannedGroup, name, method)
+    _set_method(name, method)
+
+
+def _pass_on(name: str, goal: str, taken: int) -> None:
+    def method(self: PlannedGroup, *args: Any, **named: Any) -> Any:
+        return self.run_natively(name, goal, taken, args, named)
+
+    _set_method(name, method)
+
+
+def _set_method(name: str, method: Any) -> None:
+    if hasattr(dist.ProcessGroup, name):
+        method.__name__ = method.__qualname__ = name
+        setattr(PlannedGroup, name, method)
 
 
 for _goal, _taken, _pairs, _names in _METHODS:
     for _name in _names:
-        if hasattr(dist.ProcessGroup, _name):
-            _override(_name, _goal, _taken, _pairs)
+        _override(_name, _goal, _taken, _pairs)
+for _name, (_kind, _taken) in _NATIVE.items():
+    _pass_on(_name, _kind, _taken)

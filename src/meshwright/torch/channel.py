@@ -102,6 +102,16 @@ def default_store() -> Store:
     return c10d._get_default_store()
 
 
+def own_connection(store: Store) -> Store:
+    """A store with the same contents through another connection.
+
+    A thread that waits for a key holds up all others that use the same connection. So of two groups that ranks make at
+    the same time, on one thread each, the first could wait on one rank, the second on the other, and for ever.
+    """
+    another: Store = store.clone()  # type: ignore[attr-defined]
+    return another
+
+
 @dataclass(frozen=True, slots=True)
 class StoreChannel:
     """Agreement between some ranks; a `Channel` of the runtime's."""

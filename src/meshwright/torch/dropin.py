@@ -21,7 +21,7 @@ from meshwright.runtime.role import Role, renumbered
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT
 from meshwright.torch.backend import PlannedGroup
-from meshwright.torch.channel import StoreChannel, Waits, leave
+from meshwright.torch.channel import StoreChannel, Waits, leave, own_connection
 from meshwright.torch.driver import FAREWELL, FAREWELL_AFTER_FAILURE, at_end
 from meshwright.torch.groups import OURS, backends
 from meshwright.torch.service import Members, Service
@@ -39,7 +39,7 @@ class Session:
     def __init__(self, plan: Plan, tally: Tally, default: str, rank: int, world: int, store: Store) -> None:
         """Compare the plan and the seats between the ranks."""
         self.default = default  # the name of the default group
-        self.plan, self.tally, self.rank, self.world, self.store = plan, tally, rank, world, store
+        self.plan, self.tally, self.rank, self.world, self.store = plan, tally, rank, world, own_connection(store)
         system = plan.placement.system
         moved = DEVICE in os.environ and world == system.devices
         ranks = device_ranks(plan.placement) if moved else range(world)

@@ -14,7 +14,7 @@ from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks
 from meshwright.runtime.calls import Calls, Prepared
 from meshwright.runtime.role import Role, role_groups
-from meshwright.torch.channel import StoreChannel, Waits
+from meshwright.torch.channel import StoreChannel, Waits, own_connection
 from meshwright.torch.collectives import REDUCED
 from meshwright.torch.driver import Driver
 from meshwright.torch.executor import ARRAYS
@@ -55,7 +55,7 @@ class Service:
         order = [position[rank] for rank in mine[0].ranks] if mine else []
         self.order = None if order == sorted(order) else torch.tensor(order)
         self.rooted = order[:1] == [0]
-        store = members.store
+        store = own_connection(members.store)
         waits = Waits.of(members.timeout)
         self.driver = Driver(
             f"process group {members.name}",
