@@ -80,6 +80,47 @@ def test_programs_by_size_are_shown(tmp_path: Path) -> None:
     assert ", by size:\n  calls " in workload
 
 
+def test_what_the_mesh_brings_alone() -> None:
+    text = run(*BOTH).stdout
+    assert "\nThe mesh:\n  torch: DeviceMesh(" in text
+    assert (
+        "The mesh alone, with the library's own collectives: 5.738s; ranks in the order of the axes as given: 6.48s, "
+        "1.13x as long; best for that is 2: 5.045s (--placement-only)" in text
+    )
+    alone = run_json(*BOTH)["mesh_alone"]
+    assert alone == {
+        "seconds": pytest.approx(5.7378, rel=1e-4),
+        "as_given_seconds": pytest.approx(6.4797, rel=1e-4),
+        "best_candidate": 2,
+        "best_seconds": pytest.approx(5.0451, rel=1e-4),
+    }
+    same = run_json("plan", "--system", "node=2@1GB/s,gpu=3@8GB/s", "--axes", "data=6", "--reduce", "data=1MiB")
+    assert same["mesh_alone"]["seconds"] == same["mesh_alone"]["as_given_seconds"]
+    other = ["plan", "--system", "a=4@1GB/s,b=9@8GB/s", "--axes", "x=6,y=6", "--reduce", "x=1MiB"]
+    assert run_json(*other)["mesh_alone"]["as_given_seconds"] is None
+    assert "order of the axes as given" not in run(*other).stdout
+
+
+def test_placement_only_ranks_by_the_librarys_own_collectives() -> None:
+    document = run_json(*BOTH, "--placement-only")
+    first, *_ = candidates = document["candidates"]
+    assert first["placement"]["matrix"] == [[1, 4], [4, 4]]
+    assert first["seconds"] == first["default_seconds"] == pytest.approx(5.0451, rel=1e-4)
+    assert {one["program"] for each in candidates for one in each["reductions"]} == {"AllReduce all"}
+    text = run(*BOTH, "--placement-only", "--chunks", "16").stdout
+    assert "no sequence of steps" not in text
+    assert "best for that" not in text
+
+
+def test_jax_gets_neither_chunks_nor_rooted_collectives() -> None:
+    one = ["plan", "--system", "node=4@50Mbit/s,gpu=4@100Mbit/s", "--axes", "data=16", "--reduce", "data=4MiB"]
+    one += ["--library", "gloo", "--chunks", "16"]
+    both = [run_json(*one)["candidates"][0]["reductions"][0], run_json(*one, "--engine", "jax")["candidates"][0]]
+    assert "chunks" in both[0]["program"]
+    programs = [each["program"] for each in both[1]["reductions"][0]["ranges"]]
+    assert not any("chunk" in program or "Broadcast" in program for program in programs)
+
+
 def test_a_plan_file_is_written_read_and_explained(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     written = run(*BOTH, "--out", str(path), "--json")

@@ -81,6 +81,15 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
     metavar="AXES",
     help="Choose the sizes of these axes too, like data,tensor,pipeline; for a workload that describes its model.",
 )
+@click.option(
+    "--placement-only", is_flag=True, help="Rank by the library's own collectives, for who changes only the mesh."
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["torch", "mpi", "jax"]),
+    help="What runs the plan [default: what fits the library]. JAX has no rooted collectives, and leaves the order of "
+    "chunks to XLA: with it neither is planned.",
+)
 @click.option("--compare", is_flag=True, help="Beside the placements that PyTorch, JAX and Megatron give by default.")
 @options.library
 @options.no_rooted
@@ -105,6 +114,8 @@ def plan(
     row: list[Constraint],
     devices: int | None,
     choose: str | None,
+    placement_only: bool,
+    engine: str | None,
     compare: bool,
     library: str,
     no_rooted: bool,
@@ -126,8 +137,8 @@ def plan(
     system = system if devices is None else with_devices(system, devices)
     constraints = [*inside, *not_across, *row]
     axes = parse_axes(axes_spec) if axes_spec else {}
-    settings: dict[str, Any] = {"library": library, "max_steps": max_steps, "max_chunks": chunks}
-    settings |= {"collectives": options.collectives(no_rooted)}
+    settings: dict[str, Any] = {"library": library, "max_steps": max_steps, "placement_only": placement_only}
+    settings |= _of_engine(engine, chunks, no_rooted)
     search = settings | {"constraints": constraints, "top": top}
     workload, choices = None, None
     if choose is not None:
@@ -147,13 +158,15 @@ def plan(
     else:
         placement = None if matrix is None else parse_placement(matrix, system, tuple(axes))
         ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
-    answer = Answer(axes, ranking, constraints, top, workload, choices, [], matrix is not None)
-    if compare:
-        answer = _compared(answer, Planner(system, axes, communications, **settings))
-    if out is not None:
-        write_plan(ranking.candidates[0], out)
-        say(f"wrote the best plan to {out}")
-    _print(answer, as_json)
+    answer = Answer(axes, ranking, constraints, top, workload, choices, [], matrix is not None, placement_only)
+    answer = _compared(answer, Planner(system, axes, communications, **settings)) if compare else answer
+    _give(answer, out, as_json)
+
+
+def _of_engine(engine: str | None, chunks: int, no_rooted: bool) -> dict[str, Any]:
+    """What programs may be made of: JAX has no rooted collectives, and lets XLA order the chunks as it likes."""
+    jax = engine == "jax"
+    return {"max_chunks": 1 if jax else chunks, "collectives": options.collectives(no_rooted or jax)}
 
 
 def _compared(answer: Answer, planner: Planner) -> Answer:
@@ -164,8 +177,11 @@ def _compared(answer: Answer, planner: Planner) -> Answer:
         return replace(answer, habits=habits(planner))
 
 
-def _print(answer: Answer, as_json: bool) -> None:
-    """Write an answer; one that is only the best so far ends the command."""
+def _give(answer: Answer, out: Path | None, as_json: bool) -> None:
+    """Write an answer, and its best plan to a file; an answer that is only the best so far ends the command."""
+    if out is not None:
+        write_plan(answer.best, out)
+        say(f"wrote the best plan to {out}")
     if as_json:
         print_json(_document(answer))
     else:
@@ -237,6 +253,7 @@ def _document(answer: Answer) -> dict[str, Any]:
         "constraints": [str(constraint) for constraint in answer.constraints],
         "candidates": [candidate.document() for candidate in ranking.candidates],
         "mesh": mesh_code(best.placement),
+        "mesh_alone": answer.alone.document(),
         "ranks": best.placement.mesh().tolist() if system.devices <= LISTED else None,
     }
     if answer.workload is not None:

@@ -10,7 +10,7 @@ from meshwright.export.mesh import mesh_code
 from meshwright.language.program import device_groups, step_text
 from meshwright.planning.constraints import Constraint
 from meshwright.planning.explain import why
-from meshwright.planning.orders import Habit, gain
+from meshwright.planning.orders import Habit, MeshAlone, gain, mesh_alone
 from meshwright.planning.plan import Plan, Planned, ratio
 from meshwright.planning.ranking import Ranking
 from meshwright.planning.sizes import Choices
@@ -26,7 +26,8 @@ class Answer:
     """The answer of `meshwright plan`.
 
     top: how many choices of sizes are shown. workload, choices and habits: where they were asked for. one_placement:
-    whether the placement was given; the candidates for a single reduction are then programs.
+    whether the placement was given; the candidates for a single reduction are then programs. placement_only: whether
+    the programs are the library's own collectives.
     """
 
     axes: dict[str, int]
@@ -37,11 +38,17 @@ class Answer:
     choices: Choices | None
     habits: list[Habit]
     one_placement: bool
+    placement_only: bool = False
 
     @property
     def best(self) -> Plan:
         """The best plan."""
         return self.ranking.candidates[0]
+
+    @property
+    def alone(self) -> MeshAlone:
+        """What the mesh of the best plan brings without its programs."""
+        return mesh_alone(self.ranking.candidates, self.axes)
 
     @property
     def interrupted(self) -> bool:
@@ -57,7 +64,8 @@ def print_answer(answer: Answer) -> None:
     _print_candidates(answer)
     click.echo(f"\n{answer.ranking.certificate(answer.constraints)}")
     click.echo(f"\nThe best, on {best.placement.system.name}, library {best.library.name}:")
-    for line in why(best):
+    sits, reason, predicted = why(best)
+    for line in [sits, predicted] if answer.placement_only else [sits, reason, predicted]:
         click.echo(f"  {line}")
     click.echo(f"\n{best.placement}")
     if answer.workload is not None:
@@ -66,8 +74,25 @@ def print_answer(answer: Answer) -> None:
         for planned in best.reductions:
             click.echo()
             _print_program(best, planned)
+    _print_mesh(answer)
     if answer.habits:
         _print_habits(answer.habits, best)
+
+
+def _print_mesh(answer: Answer) -> None:
+    """The code that makes the mesh, and what the mesh brings without the programs."""
+    click.echo("\nThe mesh:")
+    for engine, line in mesh_code(answer.best.placement).items():
+        click.echo(f"  {engine}: {line}")
+    alone = answer.alone
+    text = f"The mesh alone, with the library's own collectives: {format_seconds(alone.seconds)}"
+    if alone.as_given is not None:
+        faster = ratio(alone.as_given, alone.seconds)
+        gain = f", {faster:.2f}x as long" if abs(faster - 1) >= 0.005 else ", the same"
+        text += f"; ranks in the order of the axes as given: {format_seconds(alone.as_given)}{gain}"
+    if alone.best > 1:
+        text += f"; best for that is {alone.best}: {format_seconds(alone.best_seconds)} (--placement-only)"
+    click.echo(text)
 
 
 def _print_choices(choices: Choices, top: int) -> None:
@@ -141,9 +166,6 @@ def _print_workload(best: Plan, workload: Workload) -> None:
     if workload.memory is not None:
         click.echo()
     print_needs(workload)
-    click.echo("\nThe mesh:")
-    for engine, line in mesh_code(best.placement).items():
-        click.echo(f"  {engine}: {line}")
 
 
 def _print_program(plan: Plan, planned: Planned) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import SpecError
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import Plan, ratio
+from meshwright.planning.plan import Plan, default_seconds, ratio
 from meshwright.planning.planner import Planner
 from meshwright.system.model import System
 
@@ -189,3 +189,37 @@ def gain(habit: Habit, best: Plan) -> float:
     if habit.plan is None:
         raise SpecError(f"{habit.name} has no placement: {habit.missing}")
     return ratio(habit.plan.default_seconds, best.seconds)
+
+
+@dataclass(frozen=True)
+class MeshAlone:
+    """What the best plan's mesh brings to who runs the library's own collectives on it.
+
+    seconds: their time. as_given: their time where the ranks are in the order of the axes as given; None where the
+    sizes do not line up with the levels. best: the number of the candidate, from 1, on which they are fastest.
+    """
+
+    seconds: float
+    as_given: float | None
+    best: int
+    best_seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "seconds": self.seconds,
+            "as_given_seconds": self.as_given,
+            "best_candidate": self.best,
+            "best_seconds": self.best_seconds,
+        }
+
+
+def mesh_alone(plans: Sequence[Plan], axes: Mapping[str, int]) -> MeshAlone:
+    """What the mesh of the first of some plans brings alone."""
+    first = plans[0]
+    at = row_major(first.placement.system, axes, list(axes))
+    best = min(range(len(plans)), key=lambda number: plans[number].default_seconds)
+    if plans[best].default_seconds > 0.995 * first.default_seconds:
+        best = 0
+    given = None if at is None else default_seconds(first, at)
+    return MeshAlone(first.default_seconds, given, best + 1, plans[best].default_seconds)

@@ -234,6 +234,17 @@ def predict(model: CostModel, communication: Communication, pipelined: Pipelined
     return Planned(communication, pipelined, seconds, default, model.bound(goal))
 
 
+def default_seconds(plan: Plan, placement: Placement) -> float:
+    """The time of a plan's communications on another placement, with the library's own collectives."""
+    total = 0.0
+    for planned in plan.communications:
+        one = planned.communication
+        model = CostModel(layout_of(placement, one.axes), plan.library, one.bytes)
+        own = Pipelined.of(flat_program(one.goal, len(model.layout.levels))) if one.goal.has_programs else None
+        total += exposed(one) * predict(model, one, own).default_seconds
+    return total
+
+
 def predict_seconds(model: CostModel, communication: Communication, pipelined: Pipelined | None) -> float:
     """The time of a communication under a model."""
     if pipelined is None:

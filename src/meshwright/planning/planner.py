@@ -14,7 +14,7 @@ from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
 from meshwright.language.goals import Goal
 from meshwright.language.program import Collective, Pipelined, as_collectives
-from meshwright.language.synthesis import MAX_STEPS, program_graph
+from meshwright.language.synthesis import MAX_STEPS, ProgramGraph, program_graph
 from meshwright.placement.layout import Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
 from meshwright.placement.placement import Placement, check_fit
@@ -50,6 +50,7 @@ def plan(
     collectives: Collection[Collective | str] = tuple(Collective),
     max_chunks: int = 1,
     ranges: bool = True,
+    placement_only: bool = False,
     watch: Callable[[Sofar], object] = lambda _: None,
 ) -> Ranking:
     """The best plans for some communications on a system: which placement, and which program for each reduction.
@@ -58,7 +59,8 @@ def plan(
     one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
     proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
     chunks that flow through the steps of a program, or of several. The first candidate also has the best programs for
-    payloads of other sizes, unless `ranges` is False; finding them can take longer than the plan itself. `watch` is
+    payloads of other sizes, unless `ranges` is False; finding them can take longer than the plan itself. With
+    `placement_only`, the library's own collectives are the only programs: for who can change the mesh alone. `watch` is
     called now and then with what the search has found so far; it may raise an exception to end the search, and
     `ranking()` of what it got last is then the best.
 
@@ -72,8 +74,8 @@ def plan(
         raise SpecError(f"at least one candidate must be asked for, and at most {MAX_TOP:,}, not {shown(top)}")
     system = as_system(system)
     constraints = as_tuple(constraints, Constraint, "constraints")
-    planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks)
-    finish = planner.with_ranges if ranges else lambda ranking: ranking
+    planner = Planner(system, axes, communications, library, max_steps, collectives, max_chunks, placement_only)
+    finish = planner.with_ranges if ranges and not placement_only else lambda ranking: ranking
     if placement is None:
         return finish(planner.best(top, constraints, watch))
     check_type(placement, Placement, "a Placement")
@@ -101,6 +103,7 @@ class Planner:
         max_steps: int = MAX_STEPS,
         collectives: Collection[Collective | str] = tuple(Collective),
         max_chunks: int = 1,
+        placement_only: bool = False,
     ) -> None:
         """Refuse what cannot be planned."""
         if type(max_chunks) is not int or not 1 <= max_chunks <= CHUNKS[-1]:
@@ -114,7 +117,8 @@ class Planner:
                     raise PlacementError(unknown("axis", axis, axes))
         self.system, self.axes = system, dict(axes)
         self.library = as_library(library)
-        self.max_steps, self.collectives, self.max_chunks = max_steps, as_collectives(collectives), max_chunks
+        self.max_steps, self.collectives = max_steps, as_collectives(collectives)
+        self.placement_only, self.max_chunks = placement_only, 1 if placement_only else max_chunks
         self.rings = system.order_matters
         self.found: dict[tuple[object, ...], Planned] = {}
         self.least: dict[tuple[object, ...], float] = {}
@@ -188,7 +192,13 @@ class Planner:
 
     def _envelope(self, goal: Goal, layout: Layout, fixed: dict[int, Pipelined]) -> Envelope:
         pipeline = Pipeline(self._model(layout, max(fixed)), goal, self.max_chunks)
-        return Envelope(pipeline, program_graph(len(layout.levels), goal, self.max_steps, self.collectives), fixed)
+        return Envelope(pipeline, self._graph(layout, goal), fixed)
+
+    def _graph(self, layout: Layout, goal: Goal) -> ProgramGraph:
+        """The programs that a goal may have on a layout."""
+        if self.placement_only and goal.flat:
+            return program_graph(len(layout.levels), goal, 1, (goal.flat,))
+        return program_graph(len(layout.levels), goal, self.max_steps, self.collectives)
 
     def _placed(self, matrix: Matrix) -> Placement:
         """The placement of a matrix; on rings, where the order of axes inside a level matters, in the best order."""
@@ -253,8 +263,7 @@ class Planner:
             if not one.goal.has_programs:
                 self.least[key] = model.transfer(one.goal).seconds
                 return self.least[key]
-            graph = program_graph(len(layout.levels), one.goal, self.max_steps, self.collectives)
-            self.least[key] = least_seconds(Pipeline(model, one.goal, self.max_chunks), graph)
+            self.least[key] = least_seconds(Pipeline(model, one.goal, self.max_chunks), self._graph(layout, one.goal))
             if self.least[key] == inf:
                 self._planned(one, layout)  # says what is wrong
         return self.least[key]
@@ -281,8 +290,8 @@ class Planner:
             return [predict(model, one)]
         key = goal, one.bytes, layout.radices, layout.columns
         if key not in self.searched or len(self.searched[key].programs) < top:
-            graph = program_graph(len(layout.levels), goal, self.max_steps, self.collectives)
-            self.searched[key] = search_programs(Pipeline(model, goal, self.max_chunks), graph, top)
+            pipeline = Pipeline(model, goal, self.max_chunks)
+            self.searched[key] = search_programs(pipeline, self._graph(layout, goal), top)
         found = [predict(model, one, pipelined) for pipelined in self.searched[key].programs[:top]]
         if not found:
             allowed = ", ".join(sorted(self.collectives)) or "none"

@@ -106,6 +106,7 @@ def choose_sizes(
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
     max_chunks: int = 1,
+    placement_only: bool = False,
     watch: Callable[[Choices], object] = lambda _: None,
 ) -> Choices:
     """The best sizes of the `free` axes; the others are `fixed`.
@@ -115,7 +116,7 @@ def choose_sizes(
     _check_choice(system, file, free, fixed, constraints)
     if isinstance(library, str):
         library = load_library(library)
-    settings = library, max_steps, collectives, max_chunks
+    settings = library, max_steps, collectives, max_chunks, placement_only
     ways = list(_ways(system.devices // prod(fixed.values()), len(free)))
     refused: Counter[str] = Counter()
     found: list[Choice] = []  # the fastest first
@@ -136,7 +137,8 @@ def choose_sizes(
         raise PlacementError(f"none of {len(ways)} ways to choose {', '.join(free)} can be had: {reasons}")
     first = found[0]
     planner = Planner(system, first.workload.axes, first.workload.communications, *settings)
-    found[0] = replace(first, ranking=planner.with_ranges(first.ranking))
+    if not placement_only:
+        found[0] = replace(first, ranking=planner.with_ranges(first.ranking))
     return Choices(tuple(found), len(ways), len(ways), refused)
 
 
