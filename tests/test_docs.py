@@ -149,6 +149,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "topology.conf").write_text(switches)
     found = "levels: [{name: node, count: 4, bandwidth: 8GB/s}, {name: gpu, count: 8, bandwidth: 9GB/s}]"
     (tmp_path / "system.yaml").write_text(found)
+    sent = "{name: gradients, kind: all-reduce, axes: data, bytes: 64MiB, count: 1}"
+    (tmp_path / "step.yaml").write_text(f"name: step\naxes: data=4,tensor=2\ncommunications: [{sent}]\n")
     shutil.copy(ROOT / "tests" / "discovery" / "files" / "dgx-h100.xml", tmp_path / "nccl.xml")
     traces = ROOT / "tests" / "traces" / "files"
     shutil.copy(traces / "nccl-rank0.pt.trace.json.gz", tmp_path / "rank0.pt.trace.json.gz")

@@ -1,6 +1,6 @@
 """What PyTorch calls when it is imported: with MESHWRIGHT_PLAN set, that plan carries out the collectives of a script.
 
-Without the variable nothing is done, and nothing is imported.
+With MESHWRIGHT_RECORD they are recorded. Without either nothing is done, and nothing is imported.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 def start() -> None:
     """The entry point in PyTorch's group `torch.backends`."""
-    if not os.environ.get("MESHWRIGHT_PLAN"):
+    if not (os.environ.get("MESHWRIGHT_PLAN") or os.environ.get("MESHWRIGHT_RECORD")):
         return
     from meshwright.errors import EngineError, MeshwrightError
     from meshwright.runtime.dropin import launched, prepare

@@ -37,6 +37,17 @@ def run_script(rank: int, folder: str, plan: str | None, *cases: str) -> str:
     return _tally.table()
 
 
+def record(rank: int, path: str, folder: str, axes: str, case: str) -> None:
+    """Run a case of the script, and record it."""
+    warnings.simplefilter("ignore")
+    os.environ["MESHWRIGHT_RECORD"] = path
+    os.environ["MESHWRIGHT_AXES"] = axes
+    autoload.start()
+    sys.argv = [str(SCRIPT), folder, case]
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert os.environ["RANK"] == str(rank)
+
+
 def _check_methods() -> None:
     """All that communicates is a method of Python: PyTorch would hold the interpreter's lock in any other."""
     from meshwright.torch.backend import PlannedGroup

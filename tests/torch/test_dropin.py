@@ -22,6 +22,7 @@ from meshwright import (
     Reduction,
     Step,
     load_library,
+    load_workload,
     parse_hierarchy,
     parse_program,
     parse_system,
@@ -108,6 +109,44 @@ def test_a_plan_from_the_environment(plan: str, plain: Path, tmp_path: Path) -> 
     assert_planned(tables[0])
 
 
+@pytest.mark.parametrize(
+    ("case", "axes", "found", "sent"),
+    [
+        # The names come from the mesh. Parameters are 16 * 32 + 32 + 32 * 8 + 8 floats, in two shards of 404.
+        (
+            "hsdp",
+            "",
+            {"data": 2, "tensor": 2},
+            {
+                ("all-gather", ("tensor",), 3232): 1,
+                ("reduce-scatter", ("tensor",), 3232): 1,
+                ("all-reduce", ("data",), 1616): 1,
+            },
+        ),
+        # Every layer is gathered twice, forward and backward; the world is a product of the given axes.
+        (
+            "fsdp",
+            "replica=2,shard=2",
+            {"replica": 2, "shard": 2},
+            {
+                ("all-gather", ("replica", "shard"), 2176): 2,
+                ("reduce-scatter", ("replica", "shard"), 2176): 1,
+                ("all-gather", ("replica", "shard"), 1056): 2,
+                ("reduce-scatter", ("replica", "shard"), 1056): 1,
+            },
+        ),
+    ],
+)
+def test_what_a_step_sends_is_recorded(
+    case: str, axes: str, found: dict[str, int], sent: dict[tuple[str, tuple[str, ...], int], int], tmp_path: Path
+) -> None:
+    path = tmp_path / "step.yaml"
+    results("tests.torch.dropin:record", 4, str(path), str(tmp_path), axes, case)
+    workload = load_workload(str(path)).workload()
+    assert workload.axes == found
+    assert {(str(one.goal), one.axes, one.bytes): one.count for one in workload.communications} == sent
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which Meshwright's entry points are installed as pyproject.toml has them."""
@@ -173,6 +212,7 @@ def test_launch_without_a_plan_is_a_plain_run(tmp_path: Path) -> None:
             3,
             "rank 0 is on a host with 3 processes, but a host of the plan's system node=2,gpu=2 can have 4, 2 or 1",
         ),
+        (["PLAN", "--record", "r.yaml", "--axes", "data=3", "SCRIPT"], {}, 2, "the axes data=3 do not multiply to 4"),
         (["PLAN", "SCRIPT"], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, 3, "PyTorch is told not to load Meshwright"),
     ],
 )
@@ -228,7 +268,7 @@ def test_ranks_of_every_launcher_are_renumbered(
         monkeypatch.setenv(name, value)
     assert launch.callback is not None
     for no_rerank in (False, True):
-        launch.callback(Path(plan), no_rerank, False, str(SCRIPT), ())
+        launch.callback(Path(plan), no_rerank, None, None, None, False, str(SCRIPT), ())
     moved, kept = started
     assert {name: moved[name] for name in wanted} == wanted
     assert {name: kept[name] for name in given} == given

@@ -10,7 +10,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.errors import EngineError, MeshwrightError, SpecError
-from meshwright.runtime.dropin import LAUNCHERS, PLAN, RERANK, launched, prepare
+from meshwright.runtime.dropin import AXES, LAUNCHERS, PLAN, RECORD, RERANK, STEPS, launched, prepare
 
 ENTRY = "torch.backends"
 """The group of entry points that PyTorch calls when it is imported."""
@@ -23,25 +23,48 @@ ENTRY = "torch.backends"
     is_flag=True,
     help="Leave the ranks as the launcher numbers them, for scripts that build their mesh from the plan.",
 )
+@options.out("Record what a step of the script sends to this workload file, for `plan --workload`.", "--record")
+@click.option(
+    "--axes",
+    "axes_spec",
+    metavar="AXES",
+    help="With --record: the axes of the script, outermost first, like data=4,tensor=2 [default: those of its meshes, "
+    "or of its groups].",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    help="With --record: how many steps the script makes [default: those of its optimizer, without the first].",
+)
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def launch(plan_path: Path | None, no_rerank: bool, module: bool, script: str, arguments: tuple[str, ...]) -> None:
+def launch(
+    plan_path: Path | None,
+    no_rerank: bool,
+    record: Path | None,
+    axes_spec: str | None,
+    steps: int | None,
+    module: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
     """Run SCRIPT in this process, as a rank that a launcher has started, with the programs of a plan.
 
     Ranks are numbered so that row-major order over the plan's axes is its placement, whatever mesh of these axes the
     script makes. Collectives over other groups, of other dtypes and operations run as they always do. At the end rank
-    0 says on stderr what was carried out by the plan. Without a plan, this is python SCRIPT.
+    0 says on stderr what was carried out by the plan. Without --plan and --record, this is python SCRIPT.
 
     Examples:
 
     \b
+      torchrun --nproc-per-node=8 -m meshwright launch --record step.yaml --axes data=4,tensor=2 train.py
       torchrun --nproc-per-node=8 -m meshwright launch --plan plan.json train.py --its --own --arguments
       srun python -m meshwright launch --plan plan.json train.py
       mpirun -n 8 python -m meshwright launch --plan plan.json train.py
 
-    For programs that start processes of their own, MESHWRIGHT_PLAN=plan.json in the environment does the same, and
-    MESHWRIGHT_RERANK=0 is --no-rerank.
+    For programs that start processes of their own, MESHWRIGHT_PLAN=plan.json in the environment does the same;
+    MESHWRIGHT_RERANK=0 is --no-rerank, and MESHWRIGHT_RECORD, MESHWRIGHT_AXES and MESHWRIGHT_STEPS are the others.
 
     The exit code is the script's. 2: bad input. 3: the processes do not fit the plan, or PyTorch is too old. In both
     cases the script is not started, and rank 0 alone says why.
@@ -50,14 +73,19 @@ def launch(plan_path: Path | None, no_rerank: bool, module: bool, script: str, a
     found = launched(environment)
     try:
         _check_script(script, module)
-        if plan_path is not None:
+        given = {
+            PLAN: plan_path and str(plan_path.absolute()),
+            RERANK: "0" if no_rerank else None,
+            RECORD: record and str(record.absolute()),
+            AXES: axes_spec,
+            STEPS: steps and str(steps),
+        }
+        environment |= {name: value for name, value in given.items() if value}
+        if plan_path or record:
             if found is None:
                 names = ", ".join(rank for rank, _ in LAUNCHERS)
                 raise EngineError(f"this process has no rank: no launcher has set one of {names}")
             _check_autoload()
-            environment[PLAN] = str(plan_path.absolute())
-            if no_rerank:
-                environment[RERANK] = "0"
             prepare(environment)
     except MeshwrightError as error:
         if found is not None and found[0]:

@@ -1,12 +1,16 @@
 """Before a script starts that knows nothing of its plan: whether the plan fits, and which ranks the processes get."""
 
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from importlib import metadata
+from math import prod
+from pathlib import Path
 
-from meshwright.errors import EngineError
-from meshwright.placement.placement import Placement
+from meshwright.errors import EngineError, SpecError
+from meshwright.placement.placement import Placement, parse_axes
 from meshwright.planning.planfile import read_plan
 from meshwright.runtime.seats import Seat, check_devices, layout_fault, seat
+from meshwright.text.spec import format_counts, shown
 
 PLAN = "MESHWRIGHT_PLAN"
 """The variable with the path of the plan that carries out the collectives of a script."""
@@ -14,6 +18,9 @@ RERANK = "MESHWRIGHT_RERANK"
 """Set to 0, it leaves the ranks as the launcher numbers them."""
 DEVICE = "MESHWRIGHT_DEVICE"
 """Set where ranks were renumbered: the rank that the launcher gave, which is the number of the device."""
+
+RECORD, AXES, STEPS = "MESHWRIGHT_RECORD", "MESHWRIGHT_AXES", "MESHWRIGHT_STEPS"
+"""The file to which a workload is recorded, the axes of the script, and how many steps it makes."""
 
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
@@ -26,6 +33,25 @@ OLDEST = (2, 13)
 """The oldest PyTorch whose process groups Meshwright can stand in for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to record: the file to write, the script's axes if they are given, and its number of steps if it is."""
+
+    path: Path
+    axes: dict[str, int] | None = None
+    steps: int | None = None
+
+
+def wish(environment: Mapping[str, str]) -> Wish | None:
+    """What the environment says is to be recorded; None if nothing is."""
+    path, axes, steps = (environment.get(name) for name in (RECORD, AXES, STEPS))
+    if not path:
+        return None
+    if steps and (not steps.isdecimal() or not int(steps)):
+        raise SpecError(f"{STEPS}={shown(steps)}: expected a number of steps")
+    return Wish(Path(path), parse_axes(axes) if axes else None, int(steps) if steps else None)
+
+
 def launched(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """The rank of this process and the number of ranks, as a launcher says; None if none does."""
     for rank, size in LAUNCHERS:
@@ -35,13 +61,18 @@ def launched(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
-    """Check that the plan which the environment names fits the processes that the launcher has started, and renumber.
+    """Check what the environment asks for, and that its plan fits the processes that a launcher has started; renumber.
 
     The ranks are changed in the environment, so that row-major order over the plan's axes is its placement. The rank
     inside a host stays: it says which of the host's devices is this process's. Ranks that are changed already stay.
     """
     _check_pytorch()
-    plan, found = read_plan(environment[PLAN]), launched(environment)
+    recorded, found = wish(environment), launched(environment)
+    if recorded and recorded.axes and found and prod(recorded.axes.values()) != found[1]:
+        raise SpecError(f"the axes {format_counts(recorded.axes)} do not multiply to {found[1]}, the number of ranks")
+    if not environment.get(PLAN):
+        return
+    plan = read_plan(environment[PLAN])
     if found is None or DEVICE in environment:
         return
     rank, world = found

@@ -12,6 +12,7 @@ from torch import Tensor
 from meshwright.language.goals import Goal
 from meshwright.torch.collectives import OP_NAMES
 from meshwright.torch.queue import Work
+from meshwright.torch.record import Recorder, WatchedWork, total
 from meshwright.torch.service import Members, Service
 from meshwright.torch.tally import Tally
 
@@ -24,6 +25,7 @@ class Owner(Protocol):
     """Whoever makes planned groups."""
 
     tally: Tally
+    recorder: Recorder | None
 
     def split(self, parent: "PlannedGroup", native: dist.ProcessGroup, positions: list[int]) -> "PlannedGroup":
         """A planned group around a part of another one."""
@@ -88,31 +90,39 @@ class PlannedGroup(dist.ProcessGroup):
         pairs = list(pairs_of(*args[:taken]))
         size = sum(max(given.nbytes, 0 if out is None else out.nbytes) for given, out in pairs)
         service, later = self.service, options.asyncOp
+        on_host = self.members.backends.get(pairs[0][0].device.type) == "gloo" if pairs else False
         if service is not None and not self._coalescing and not getattr(options, "rootRank", 0):
             op = OP_NAMES.get(options.reduceOp) if goal.reduces else "sum"
             if op and all(service.takes(goal, op, *pair) for pair in pairs):
                 count = partial(self.owner.tally.add, self.members.label, goal, size, True)
                 done = [service.run(goal, *pair, op, later, count) for pair in pairs]
-                return _work(done, [given if out is None else out for given, out in pairs])
+                work = _work(done, [given if out is None else out for given, out in pairs])
+                return self._recorded(goal, size, work, later, on_host)
         started = time.perf_counter()
         work = native(*args)
         seconds = None
-        if not later and work is not None and self.members.backends.get(pairs[0][0].device.type) == "gloo":
+        if not later and work is not None and on_host:
             work.wait()
             seconds = time.perf_counter() - started
         self.owner.tally.add(self.members.label, goal, size, False, seconds)
-        return work
+        return self._recorded(goal, size, work, later, on_host)
+
+    def _recorded(self, goal: str, size: int, work: Any, later: bool, on_host: bool) -> Any:
+        """The work of a call, which is counted if calls are recorded, and watched if its waits are seen by the host."""
+        if self.owner.recorder is None:
+            return work
+        hidden = self.owner.recorder.call(self.members, goal, size)
+        return WatchedWork(work, hidden) if later and on_host and work is not None else work
 
     def run_natively(self, name: str, goal: str, taken: int, args: Any, named: Any) -> Any:
         """Run what no program carries out; argument `taken` has what is sent."""
         if goal:
-            self.owner.tally.add(self.members.label, goal, _bytes(args[taken]), False, None)
+            size = total(args[taken : taken + 1])
+            self.owner.tally.add(self.members.label, goal, size, False, None)
+            if self.owner.recorder is not None:
+                to = self.members.ranks[args[1]] if goal is Goal.POINT_TO_POINT else None
+                self.owner.recorder.call(self.members, goal, size, to)
         return getattr(self.native, name)(*args, **named)
-
-
-def _bytes(sent: Any) -> int:
-    """The bytes of a tensor, or of lists of them."""
-    return sent.nbytes if isinstance(sent, Tensor) else sum(map(_bytes, sent))
 
 
 def _work(done: list[Tensor | Work], results: list[Tensor]) -> dist.Work:

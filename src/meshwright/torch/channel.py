@@ -189,6 +189,22 @@ def leave(store: Store, ranks: Sequence[int], rank: int, key: str, patience: flo
         in_time(store, 0.0, rank, go)
 
 
+def tell_first(store: Store, ranks: Sequence[int], rank: int, key: str, text: str, seconds: float) -> dict[int, Any]:
+    """Tell the first rank something, as JSON; it gets what all have told that came in time, and others nothing."""
+    keys = {f"{key}/{each}": each for each in ranks}
+
+    def tell(line: TimedStore, stop: threading.Event) -> dict[int, Any]:
+        line.set(f"{key}/{rank}", text)
+        if rank != ranks[0]:
+            return {}
+        line.arrive(list(keys), seconds, stop)
+        return {each: line.get(name) for name, each in keys.items() if line.has([name])}
+
+    with contextlib.suppress(EngineError):  # the store is gone
+        return in_time(store, 0.0, rank, tell)
+    return {rank: json.loads(text)}
+
+
 def in_time(store: Store, seconds: float, rank: int, work: Callable[[TimedStore, threading.Event], T]) -> T:
     """Do work that calls the store, on a thread of its own. If the store owes an answer when time is up, and for two
     seconds at least, cut the connection to it and raise.

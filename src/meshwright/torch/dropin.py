@@ -4,26 +4,28 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, Store, _register_process_group, _unregister_process_group
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from meshwright.errors import EngineError
 from meshwright.planning.plan import Plan
 from meshwright.planning.planfile import read_plan
 from meshwright.runtime.agreement import introduce, judge_start
-from meshwright.runtime.dropin import DEVICE, PLAN, device_ranks
+from meshwright.runtime.dropin import DEVICE, PLAN, device_ranks, wish
 from meshwright.runtime.role import Role, renumbered
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT
 from meshwright.torch.backend import PlannedGroup
-from meshwright.torch.channel import StoreChannel, Waits, leave, own_connection
+from meshwright.torch.channel import StoreChannel, Waits, leave, own_connection, tell_first
 from meshwright.torch.driver import FAREWELL, FAREWELL_AFTER_FAILURE, at_end
 from meshwright.torch.groups import OURS, backends
+from meshwright.torch.record import Recorder, said, write
 from meshwright.torch.service import Members, Service
 from meshwright.torch.tally import Tally
 
@@ -36,20 +38,25 @@ Make = Callable[..., tuple[Any, Any]]
 class Session:
     """A plan for the ranks of one `init_process_group`."""
 
-    def __init__(self, plan: Plan, tally: Tally, default: str, rank: int, world: int, store: Store) -> None:
+    def __init__(self, plan: Plan | None, default: str, rank: int, world: int, store: Store) -> None:
         """Compare the plan and the seats between the ranks."""
         self.default = default  # the name of the default group
-        self.plan, self.tally, self.rank, self.world, self.store = plan, tally, rank, world, own_connection(store)
-        system = plan.placement.system
-        moved = DEVICE in os.environ and world == system.devices
-        ranks = device_ranks(plan.placement) if moved else range(world)
-        device = ranks.index(rank)
-        said, roles = introduce(plan, world, device, seat(os.environ))
-        judge = partial(judge_start, None if said["fault"] else system)
-        StoreChannel(store, range(world), device, Waits.of(TIMEOUT)).agree("start", None, said, judge)
-        self.roles: list[Role] = [renumbered(role, ranks) for role in roles]
+        self.plan, self.rank, self.world, self.store = plan, rank, world, own_connection(store)
+        self.tally, self.recorder = _tally, _recorder()
+        self.roles: list[Role] = [] if plan is None else self._roles(plan)
         self.services: list[Service] = []
         at_end[id(self)] = partial(self.end, os.getpid())
+
+    def _roles(self, plan: Plan) -> list[Role]:
+        """This rank's roles in the plan, after ranks have agreed that it is the same plan and fits."""
+        world, system = self.world, plan.placement.system
+        moved = DEVICE in os.environ and world == system.devices
+        ranks = device_ranks(plan.placement) if moved else range(world)
+        device = ranks.index(self.rank)
+        said, roles = introduce(plan, world, device, seat(os.environ))
+        judge = partial(judge_start, None if said["fault"] else system)
+        StoreChannel(self.store, range(world), device, Waits.of(TIMEOUT)).agree("start", None, said, judge)
+        return [renumbered(role, ranks) for role in roles]
 
     def wrap(
         self, native: dist.ProcessGroup, ranks: tuple[int, ...], kinds: dict[str, str], store: Store, timeout: float
@@ -59,8 +66,9 @@ class Session:
         named = native.group_desc.removeprefix("mesh_") if native.group_desc.startswith("mesh_") else ""
         plain = named or ("all ranks" if len(ranks) == self.world else f"{len(ranks)} ranks")
         label = "+".join(fitting[0]) if fitting else plain
-        members = Members(native.group_name, label, ranks, self.rank, kinds, store, timeout)
-        service = Service(self.plan, self.roles, members) if fitting and len(ranks) > 1 else None
+        members = Members(native.group_name, label, named, ranks, self.rank, kinds, store, timeout)
+        planned = self.plan if fitting and len(ranks) > 1 else None
+        service = None if planned is None else Service(planned, self.roles, members)
         if service is not None:
             self.services.append(service)
         return PlannedGroup(native, members, service, self)
@@ -82,12 +90,29 @@ class Session:
         if process != os.getpid():
             return
         well = all(service.driver.queue.healthy() for service in self.services) and not hasattr(sys, "last_type")
-        leave(self.store, range(self.world), self.rank, "end", FAREWELL if well else FAREWELL_AFTER_FAILURE)
+        everyone, patience = range(self.world), FAREWELL if well else FAREWELL_AFTER_FAILURE
+        if self.recorder is None:
+            leave(self.store, everyone, self.rank, "end", patience)
+            return
+        told = tell_first(self.store, everyone, self.rank, "record", said(self.recorder, self.rank), patience)
+        if self.rank == 0:
+            write(self.recorder.wish, self.world, told)
 
 
 _made: Counter[str] = Counter()  # process groups, by name: a name may be used again after all groups are destroyed
 _tally = Tally()
 _session: Session | None = None
+
+
+@cache
+def _recorder() -> Recorder | None:
+    """What counts the calls of this process, if they are to be recorded."""
+    found = wish(os.environ)
+    if found is None:
+        return None
+    recorder = Recorder(found)
+    register_optimizer_step_post_hook(lambda optimizer, _args, _named: recorder.step(optimizer))
+    return recorder
 
 
 def _fresh(name: str, store: Store) -> Store:
@@ -113,9 +138,8 @@ def make_group(make: Make, *args: Any, **named: Any) -> tuple[Any, Any]:
         return native, store
     here = _fresh(native.group_name, store)
     if is_default:
-        _session = Session(
-            read_plan(os.environ[PLAN]), _tally, native.group_name, given["group_rank"], len(ranks), here
-        )
+        plan = read_plan(os.environ[PLAN]) if os.environ.get(PLAN) else None
+        _session = Session(plan, native.group_name, given["group_rank"], len(ranks), here)
     assert _session is not None
     planned = _session.wrap(native, ranks, kinds, here, given["timeout"].total_seconds())
     _replace(native, planned)

@@ -13,7 +13,7 @@ from meshwright.language.goals import Goal, Holding
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import call_checks
 from meshwright.runtime.calls import Calls, Prepared
-from meshwright.runtime.role import Role, role_groups
+from meshwright.runtime.role import Role, program_at, role_groups
 from meshwright.torch.channel import StoreChannel, Waits, own_connection
 from meshwright.torch.collectives import REDUCED
 from meshwright.torch.driver import Driver
@@ -26,11 +26,13 @@ from meshwright.torch.queue import Work
 class Members:
     """A process group: its name, what it is called in reports, its ranks by their positions in it, and this rank.
 
+    dimension: the name of the dimension of a DeviceMesh that the group belongs to, or nothing.
     backends: the native one for each type of device. store: one that nothing else uses. timeout: in seconds.
     """
 
     name: str
     label: str
+    dimension: str
     ranks: tuple[int, ...]
     rank: int
     backends: dict[str, str]
@@ -93,8 +95,8 @@ class Service:
             return False
         if not self.rooted and Holding.ROOT in (goal.start, goal.end):
             return False
-        planned = self.plan.reductions[self.calls.choose(goal, self.over[goal], size)]
-        return planned.chunks > 1 or len(planned.program.steps) > 1  # else it is the library's own collective
+        found = program_at(self.plan.reductions[self.calls.choose(goal, self.over[goal], size)], size)
+        return found.chunks > 1 or len(found.program.steps) > 1  # else it is the library's own collective
 
     def run(
         self, goal: Goal, given: Tensor, out: Tensor | None, op: str, later: bool, after: Callable[[float], None]
