@@ -1,5 +1,6 @@
 """The search for programs in chunks, beside trying everything."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from math import ceil, prod
@@ -106,14 +107,42 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
         loads: dict[str, float] = {}
         for owner, cost in zip(owners, costs, strict=True):
             firsts[owner] += cost.seconds
+            processing += counts[owner] * cost.call
             period = max(period, counts[owner] * cost.seconds)
             for phase in cost.phases:
                 processing += counts[owner] * phase.processing
                 for load in phase.loads:
                     loads[load.level] = loads.get(load.level, 0.0) + counts[owner] * load.seconds
         period = max(period, processing, *loads.values(), 0.0)
+        if not library.adapts:
+            shared = [(cost, counts[owner]) for owner, cost in zip(owners, costs, strict=True)]
+            period = max(period, crowded(shared))
         best = min(best, max(firsts) + (chunks - 1) / chunks * period)
     return best
+
+
+def crowded(steps: Sequence[tuple[StepCost, int]]) -> float:
+    """The period where steps meet on links that do not limit them, pair of levels by pair of levels; see the docs."""
+    by_limit: dict[str, list[dict[str, float]]] = {}
+    for cost, count in steps:
+        loads: dict[str, float] = {}
+        for phase in cost.phases:
+            for load in phase.loads:
+                loads[load.level] = loads.get(load.level, 0.0) + count * load.seconds
+        if any(loads.values()):
+            by_limit.setdefault(max(loads, key=lambda level: loads[level]), []).append(loads)
+    longest = 0.0
+    for slow, waiting in by_limit.items():
+        for shared, others in by_limit.items():
+            needed = sum(loads.get(shared, 0.0) for loads in waiting)
+            if slow == shared or not needed:
+                continue
+            alone = sum(loads[slow] for loads in waiting)
+            gets = 0.73 * len(waiting) / (0.73 * len(waiting) + len(others))
+            together = sum(loads[shared] for loads in others) / (1 - gets)
+            done = together * gets / (needed / alone)  # of what the waiting steps have to do, in seconds
+            longest = max(longest, alone + max(0.0, together - done))
+    return longest
 
 
 @given(pipelines(), st.lists(st.integers(1, 5), min_size=1, max_size=2), st.data())
@@ -222,7 +251,9 @@ def test_the_bound_is_what_the_best_mix_of_all_programs_reaches() -> None:
 
     levels = (Level("node", 4, Link(bandwidth=100e6)), Level("gpu", 4, Link(bandwidth=50e6, bypass=True)))
     (placement,) = placements(System("two ways", levels), {"data": 16})
-    model = CostModel(layout_of(placement, ["data"]), load_library("ring"), 100_000_000)
+    # One that adapts: with others, programs that meet on a link may have to wait for each other.
+    library = replace(load_library("ring"), adapts=True)
+    model = CostModel(layout_of(placement, ["data"]), library, 100_000_000)
     found, graph = Pipeline(model, Goal.ALL_REDUCE, 64), program_graph(2)
     programs = list(graph.programs())
     chunk = CostModel(model.layout, model.library, ceil(model.payload / 64))

@@ -83,7 +83,7 @@ def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
 ) -> None:
     """Measured on shaped links; between other rules of the built-in libraries, no time jumps that way."""
     goal = next(goal for goal in PROGRAM_GOALS if goal.flat is collective)
-    (placement,) = placements(parse_system("gpu=16@1GB/s"), {"a": 16})
+    (placement,) = placements(parse_system("gpu=16@100kB/s"), {"a": 16})
     small, large = (
         CostModel(layout_of(placement, ["a"]), load_library(library), payload).seconds(flat_program(goal, 1), goal)
         for payload in (largest, largest + 1)

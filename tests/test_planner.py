@@ -117,4 +117,4 @@ def test_the_search_and_the_plan_follow_the_same_rule_of_a_library() -> None:
     (best,) = plan(system, {"a": 150, "b": 2}, reductions, library="openmpi", top=1).candidates
     every = plan(system, {"a": 150, "b": 2}, reductions, library="openmpi").candidates
     assert best.placement.matrix == ((2, 75), (1, 2))
-    assert best.seconds == min(candidate.seconds for candidate in every) == pytest.approx(0.019857, rel=1e-4)
+    assert best.seconds == min(candidate.seconds for candidate in every) == pytest.approx(0.020657, rel=1e-4)

@@ -1,7 +1,9 @@
 """The runtime, which all engines share."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.calls import KEPT, Calls, Notices
 from meshwright.runtime.role import role_of
 from meshwright.runtime.waiting import check_timeout
+from meshwright.runtime.walk import take_turns
 from meshwright.torch.executor import ARRAYS
 from tests.engines import hierarchical, pipelined_plan
 
@@ -76,3 +79,28 @@ def test_sizes_that_always_change_do_not_fill_the_memory() -> None:
         assert (prepared.kind.length, prepared.kept is tensor) == (length, True)
         assert len(calls.kinds) <= KEPT
         assert calls.choose.find.cache_info().currsize <= KEPT
+
+
+def test_the_first_steps_do_not_run_far_ahead() -> None:
+    open_now: list[int] = []
+    most: list[int] = []
+
+    def chunk(number: int) -> Any:
+        steps = [SimpleNamespace(lane=lane, moves=(lane,), groups=((0, 1),)) for lane in range(3)]
+        return SimpleNamespace(
+            flow=SimpleNamespace(steps=steps),
+            before=lambda: open_now.append(number),
+            after=lambda: open_now.remove(number),
+            ends=lambda _: (number, None),
+        )
+
+    def run(_flow: Any, lane: Any, _where: Any, number: Any, _target: Any) -> list[tuple[int, int]]:
+        most.append(len(open_now))
+        return [(lane, number)]
+
+    def slowest_last(pending: Sequence[tuple[int, int]]) -> int:
+        return min(range(len(pending)), key=lambda k: pending[k])  # the first steps are done before all others
+
+    take_turns([chunk(number) for number in range(9)], run, slowest_last)
+    assert open_now == []
+    assert max(most) == 4

@@ -25,7 +25,7 @@ def with_efficiency(library: Library, values: dict[Collective, float]) -> Librar
         (kind, tuple(replace(rule, efficiency=values.get(kind, 1.0)) for rule in rules))
         for kind, rules in library.rules
     )
-    return replace(library, rules=rules)
+    return replace(library, rules=rules, call=0.0, message=0.0)  # a fit takes them for latency
 
 
 def made_up(system: System, library: Library, noise: float = 0.0) -> list[Observation]:

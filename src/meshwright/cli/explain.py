@@ -69,6 +69,7 @@ def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:
             "algorithm": cost.algorithm,
             "held_bytes": cost.held,
             "seconds": cost.seconds,
+            "call_seconds": cost.call,
             "phases": [
                 {
                     "seconds": phase.seconds,
@@ -102,7 +103,7 @@ def _print(plan: Plan, planned: Planned) -> None:
     for number, (step, cost) in enumerate(zip(planned.program.steps, costs_of(plan, planned), strict=True), 1):
         how = f"{format_seconds(cost.seconds)}, {cost.algorithm}, {format_amount(cost.held)} held"
         click.echo(f"\n  {number}. {step_text(step, names)}: {how}")
-        rows: list[list[str]] = []
+        rows = [["    call", "", "", "", format_seconds(cost.call)]] if cost.call else []
         for k, phase in enumerate(cost.phases, 1):
             if len(cost.phases) > 1:
                 rows.append([f"   phase {k} of {len(cost.phases)}"])

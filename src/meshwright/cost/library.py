@@ -3,6 +3,8 @@
     name: gloo
     rotates: false
     handshake: true
+    call: 1.2ms
+    message: 600us
     collectives:
       AllReduce: [{algorithms: [ring]}]
       Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
@@ -26,7 +28,7 @@ from meshwright.errors import SpecError
 from meshwright.language.program import Collective
 from meshwright.text.builtin import builtin_names, load_text
 from meshwright.text.spec import as_tuple, check_title, check_type, is_number, shown, unknown
-from meshwright.text.units import parse_bytes
+from meshwright.text.units import parse_bytes, parse_seconds
 from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, word
 
 _EXAMPLE = "collectives: {AllReduce: [{algorithms: [ring]}], …}, a rule for each collective"
@@ -63,6 +65,9 @@ class LibraryRule:
 
 LEAST_EFFICIENCY = 0.001
 
+MOST_OVERHEAD = 3600.0
+"""The most seconds that a call or a message may take of a rank's time."""
+
 Rules = tuple[tuple[Collective, tuple[LibraryRule, ...]], ...]
 """The rules of collectives."""
 
@@ -75,6 +80,8 @@ class Library:
     handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
     no message of a ring is ahead of the others.
     in_chunks: the rules of collectives that work differently where chunks flow through the steps of a program.
+    call: seconds that making a call takes of a rank's own time. message: what the library adds to the latency of each
+    message. Both count unless the system says what its processors do (`message_rate`).
     adapts: where chunks flow through the steps of a program, the algorithms of all steps are chosen together, so that
     the whole is fastest; otherwise each step takes what is fastest for itself.
     """
@@ -85,12 +92,20 @@ class Library:
     in_chunks: Rules = ()
     handshake: bool = False
     adapts: bool = False
+    call: float = 0.0
+    message: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a library without a rule for some collective or size."""
         check_title(self.name, "the name of a library")
         for name in ("rotates", "handshake", "adapts"):
             check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
+        for name in ("call", "message"):
+            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) <= MOST_OVERHEAD:
+                raise SpecError(
+                    f"expected seconds from 0 to {MOST_OVERHEAD:g} for {name!r} of the library {shown(self.name)}, not "
+                    f"{shown(getattr(self, name))}"
+                )
         for rules in (self.rules, self.in_chunks):
             for entry in as_tuple(
                 rules, tuple, "rules, each of a collective: (Collective.REDUCE, (LibraryRule(…), …))"
@@ -155,13 +170,16 @@ def _library(root: yaml.Node, source: str) -> Library:
         "rotates": boolean,
         "handshake": boolean,
         "adapts": boolean,
+        "call": parsed(parse_seconds),
+        "message": parsed(parse_seconds),
         "collectives": _collectives,
         "in_chunks": _some_collectives,
     }
     values = mapping(root, source, "a library", readers, ["collectives"])
     name = values.get("name", Path(source).stem)
     rotates, handshake, adapts = (values.get(key, False) for key in ("rotates", "handshake", "adapts"))
-    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake, adapts)
+    call, message = (values.get(key, 0.0) for key in ("call", "message"))
+    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake, adapts, call, message)
 
 
 def library_document(library: Library) -> dict[str, Any]:
@@ -169,6 +187,7 @@ def library_document(library: Library) -> dict[str, Any]:
     document = {"name": library.name, "rotates": library.rotates, "collectives": _documents(library.rules)}
     document |= {"handshake": True} if library.handshake else {}
     document |= {"adapts": True} if library.adapts else {}
+    document |= {name: f"{seconds!r}s" for name in ("call", "message") if (seconds := getattr(library, name))}
     return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
 
 

@@ -41,7 +41,8 @@ class Loads:
     begins: for each entry, the number of its first phase. By phase and level of the system: shared, the bytes that one
     member of each group holds, of all groups that meet on the busiest link; bytes, what it carries; seconds, how long
     that takes; alone, whether a single device sets the time. By phase: latency, of all messages that follow each other;
-    turns, of a ring whose messages wait for handshakes, otherwise 0; processing, what the processors take.
+    turns, of a ring whose messages wait for handshakes, otherwise 0; processing, what the processors take that devices
+    share; call, what making the call takes of a rank's own time, for the first phase of an entry.
     """
 
     begins: NDArray[np.int64]
@@ -52,6 +53,7 @@ class Loads:
     latency: Values
     turns: Values
     processing: Values
+    call: Values
 
 
 def together(work: Values, latency: Values, turns: Values) -> Values:
@@ -112,7 +114,10 @@ def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
             seconds[:, k] = np.where(alone[:, k], by_device, seconds[:, k])
             shared[:, k] = np.where(alone[:, k], ports[:, k], shared[:, k])
     latency, turns = _latency(layout, library, entries, traffic[MESSAGES])
-    return Loads(begins, shared, amount, seconds, alone, latency, turns, _processing(layout, entries, begins))
+    call = np.zeros(len(latency))
+    call[begins] = library.call if layout.system.message_rate is None else 0.0
+    processing = _processing(layout, entries, begins)
+    return Loads(begins, shared, amount, seconds, alone, latency, turns, processing, call)
 
 
 @lru_cache(maxsize=65536)
@@ -145,14 +150,18 @@ def _on_ring(layout: Layout, level: int, entries: Sequence[Entry]) -> tuple[Valu
 
 
 def _latency(layout: Layout, library: Library, entries: Sequence[Entry], messages: Values) -> tuple[Values, Values]:
-    """The latencies of the phases' messages, added up, and the turns (see `Loads`)."""
+    """The latencies of the phases' messages, added up, and the turns (see `Loads`).
+
+    What is known of a system's processors counts for more than what a library takes as a rule.
+    """
     latencies = np.array([level.link.latency for level in layout.system.levels])
     latency, turns = (messages * latencies).sum(axis=1), np.zeros(len(messages))
     if library.handshake:  # in every turn of a ring, all wait for the slowest
         rings = np.array([phase.round for entry in entries for phase in entry.phases])
         turns = np.where(rings, messages.sum(axis=1), 0.0)
         latency = np.where(rings, turns * np.where(messages > 0, latencies, 0.0).max(axis=1), latency)
-    return latency * library.trips, turns
+    own = library.message if layout.system.message_rate is None else 0.0
+    return latency * library.trips + own * messages.sum(axis=1), turns
 
 
 def _processing(layout: Layout, entries: Sequence[Entry], begins: NDArray[np.int64]) -> Values:

@@ -67,16 +67,21 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The time of a step, and where it goes; held: the most bytes that a device holds before it."""
+    """The time of a step, and where it goes.
+
+    held: the most bytes that a device holds before it. call: seconds of a rank's own time for making the call, before
+    the phases.
+    """
 
     algorithm: str
     held: float
     phases: tuple[PhaseCost, ...]
+    call: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The phases follow each other."""
-        return sum(phase.seconds for phase in self.phases)
+        return self.call + sum(phase.seconds for phase in self.phases)
 
 
 class Options(NamedTuple):
@@ -257,7 +262,7 @@ class CostModel:
                 ]
                 by_phase = (float(of[phase]) for of in (found.latency, found.processing, found.turns))
                 each.append(PhaseCost(tuple(on_links), *by_phase))
-            costs.append(StepCost(name, entry.sharing.held, tuple(each)))
+            costs.append(StepCost(name, entry.sharing.held, tuple(each), float(found.call[number])))
             number += len(entry.phases)
         return costs
 

@@ -2,15 +2,25 @@
 
 The first chunk takes the time of all steps. Then one chunk comes out per period. A step takes its next chunk when it is
 done with the last one. All steps that are under way share the links, and the processors where devices share those;
-while the messages of one step wait, those of others are in flight. So the period is the longest of three times: of the
-slowest step, of the link with the most to carry over all steps, and of the processors for all messages of a chunk.
+while the messages of one step wait, those of others are in flight. So the period is at least each of three times: that
+of the slowest step, of the link with the most to carry over all steps, and of the processors (a rank's own for the
+calls of a chunk, and those that devices share for its messages).
 
 For example, 4 chunks through three steps that take 2, 3 and 2 ms per chunk. The first chunk takes 7 ms. If the steps
 use different links, the period is 3 ms, and all is done after 7 + 3 x 3 = 16 ms; without chunks it takes about 28 ms.
 If the first and the third step use the same link, that link is busy for 4 ms per chunk: 7 + 3 x 4 = 19 ms.
 
+The period is longer where steps that different links limit meet on a link. While the steps are under way that this link
+limits, the others get only a part of it, and the link that limits them is idle. For example, a step across nodes keeps
+the nodes' ports busy for 30 ms, and those of the devices for 12.5 ms; two steps inside nodes need these for 8.3 ms
+each. Three flows share a device's port, but not evenly: what has to queue elsewhere too gets 0.73 of what the others
+get. That is 0.27 of the port, where it needs 12.5 / 30 = 0.42. So the steps inside take 16.7 / (1 - 0.27) = 22.8 ms. In
+this time the step across does what takes 22.8 x 0.27 / 0.42 = 14.6 ms when it is alone, and the period is
+30 + 22.8 - 14.6 = 38.2 ms.
+
 A library that `adapts` chooses the algorithms of all steps together, so that the whole is fastest: what is fastest for
-a step alone may load a link that another step needs. Other libraries take the fastest for each step.
+a step alone may load a link that another step needs. It also lets every step have what it needs of a link. Other
+libraries take the fastest for each step.
 """
 
 from collections.abc import Sequence
@@ -36,6 +46,10 @@ more than the model knows."""
 
 ROUNDS = 10
 """How often the programs of a mix choose their algorithms anew, at most."""
+
+UNEVEN = 0.73
+"""What a flow that has to queue elsewhere too gets of a link, over what a flow gets that this link limits: so that the
+times fit which gloo took on node=5@40Mbit/s,gpu=2@60Mbit/s and node=4@50Mbit/s,gpu=2@60Mbit/s in 8 and 16 chunks."""
 
 NEVER = 1e200
 """The seconds of what cannot be used."""
@@ -106,7 +120,8 @@ class Pipeline:
         found = padded[:, steps[:, 0]]
         for step in steps.T[1:]:
             found = _followed(found, padded[:, step])
-        times = _all_chunks(found, np.array(self.counts)[:, None] - 1)
+        waiting = _waiting(padded[:, steps.T, 3:])
+        times = _all_chunks(found, np.array(self.counts)[:, None] - 1, waiting)
         first = (times <= times.min(axis=0) * (1 + NEARLY)).argmax(axis=0)
         return [(float(times[at, k]), self.counts[at]) for k, at in enumerate(first.tolist())]
 
@@ -167,6 +182,7 @@ class Pipeline:
         every, later = np.arange(len(counts)), np.array(counts)[:, None] - 1
         picked = np.array([table[:, :, 0].argmin(axis=1) for table in tables])
         taken = np.array([table[every, one] for table, one in zip(tables, picked, strict=True)])
+        waiting = self._waiting(shares, counts)
         for _ in range(ROUNDS):
             before = picked.copy()
             for k, table in enumerate(tables):
@@ -174,12 +190,24 @@ class Pipeline:
                 together = table + others.sum(axis=0)[:, None]
                 largest = others[:, :, :2].max(axis=0, initial=0.0)
                 together[:, :, :2] = np.maximum(table[:, :, :2], largest[:, None])
-                times = _all_chunks(together, later)
+                times = _all_chunks(together, later, waiting)
                 picked[k] = times.argmin(axis=1)
                 taken[k] = table[every, picked[k]]
             if len(tables) == 1 or (picked == before).all():
                 break
         return times[every, picked[-1]], choices[0].picked[picked[0]]
+
+    def _waiting(self, shares: Sequence[tuple[Program, int]], counts: tuple[int, ...]) -> Table:
+        """The period of steps that wait for others, for each number of chunks of programs that share them."""
+        if counts == (1,) or self.model.library.adapts:
+            return np.zeros((len(counts), 1))
+        chunks = sum([count for _, count in shares])
+        tables = [
+            options.table[:, :, 3:] * (count / chunks)
+            for program, count in shares
+            for options in self.options(self._kinds(program), counts)
+        ]
+        return _waiting(np.stack(tables, axis=1)) if tables else np.zeros((len(counts), 1))
 
     def chosen(self, program: Program, counts: tuple[int, ...]) -> "Chosen":
         """All choices of algorithms for the steps of a program that may be best in something."""
@@ -217,9 +245,31 @@ def _followed(one: Table, step: Table) -> Table:
     return table
 
 
-def _all_chunks(table: Table, later: Table) -> Table:
-    """The time of all chunks, from the rows of all steps: that of the first chunk, then a period for each other."""
-    found: Table = table[..., 0] + later * table[..., 1:].max(axis=-1)
+def _all_chunks(table: Table, later: Table, waiting: Table) -> Table:
+    """The time of all chunks, from the rows of all steps: that of the first chunk, then a period for each other.
+
+    waiting: the period where steps wait for others on links, as `_waiting` gives it.
+    """
+    found: Table = table[..., 0] + later * np.maximum(table[..., 1:].max(axis=-1), waiting)
+    return found
+
+
+def _waiting(loads: Table) -> Table:
+    """The period of steps that wait for others on links which do not limit them, by number of chunks and program.
+
+    loads: the seconds of each level's links, by number of chunks, step, program and level.
+    """
+    levels = loads.shape[-1]
+    limited = (loads.argmax(axis=3)[..., None] == np.arange(levels)) & (loads > 0)  # by which level each step is
+    many = limited.sum(axis=1)
+    busy = np.einsum("nkpa,nkpb->npab", limited, loads)  # how long the steps that level a limits keep level b busy
+    own = np.diagonal(busy, axis1=2, axis2=3)
+    meet = (many[..., None, :] > 0) & (busy > 0) & ~np.eye(levels, dtype=np.bool_)
+    flows = np.where(meet, UNEVEN * many[..., None], 0.0)
+    gets = flows / np.maximum(flows + many[..., None, :], 1)
+    needs = np.where(meet, busy, 1.0) / np.where(meet, own[..., None], 1.0)
+    late = own[..., None, :] / (1 - gets) * np.maximum(0.0, 1 - gets / needs)
+    found: Table = np.where(meet, own[..., None] + late, 0.0).max(axis=(2, 3))
     return found
 
 

@@ -22,7 +22,7 @@ class Priced:
 
     held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
     many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
-    processors, the latency and the turns.
+    processors, the latency, the turns, and the seconds of making the call.
     """
 
     algorithms: tuple[str, ...]
@@ -37,7 +37,7 @@ def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) 
     ends = [*found.begins[1:].tolist(), len(found.latency)]
     many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
     busy = np.add.reduceat(found.seconds, found.begins, axis=0)
-    phases = np.stack([found.seconds.max(axis=1), found.processing, found.latency, found.turns])
+    phases = np.stack([found.seconds.max(axis=1), found.processing, found.latency, found.turns, found.call])
     kinds, option, phase = [], 0, 0
     for algorithms, each in zip(names, held, strict=True):
         after = option + len(algorithms)
@@ -54,8 +54,8 @@ class Prices:
     """Several kinds of steps, each with its algorithms; an option is one kind with one algorithm.
 
     begins, ends: for each kind, the number of its first option, and of the one after its last. By option: owner, the
-    number of its kind; algorithms; held and busy as in `Priced`; processing, the seconds of the processors; first, the
-    number of its first phase. of: by phase, the number of its option.
+    number of its kind; algorithms; held and busy as in `Priced`; processing, those of the processors and of making
+    the call; first, the number of its first phase. of: by phase, the number of its option.
     """
 
     begins: Numbers
@@ -84,7 +84,7 @@ class Prices:
             tuple([name for kind in kinds for name in kind.algorithms]),
             np.repeat([kind.held for kind in kinds], options),
             np.concatenate([kind.busy for kind in kinds]),
-            np.add.reduceat(phases[1], first),
+            np.add.reduceat(phases[1] + phases[4], first),
             first,
             np.repeat(np.arange(len(many)), many),
             phases,
@@ -96,8 +96,8 @@ class Prices:
         `held` may have more dimensions; kinds are the last one, and options are that of the result.
         """
         share = held[..., self.owner] / self.held
-        work, processing, latency, turns = self.phases
-        times = together(np.maximum(share[..., self.of] * work, processing), latency, turns)
+        work, processing, latency, turns, call = self.phases
+        times = call + together(np.maximum(share[..., self.of] * work, processing), latency, turns)
         found: Values = np.add.reduceat(times, self.first, axis=-1)
         return found
 

@@ -83,7 +83,13 @@ class Solution:
 def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
     """Fit a system and a library to observations; both are first guesses, and keep what nothing tells about."""
     _check(system, seen)
-    plain = replace(library, rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules))
+    # What a call and a message cost is in the latencies that are fitted.
+    plain = replace(
+        library,
+        call=0.0,
+        message=0.0,
+        rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules),
+    )
     levels = {
         level.name: _fit_level(system, plain, number, [one for one in seen if one.level == level.name])
         for number, level in enumerate(system.levels)
@@ -183,7 +189,9 @@ def _fitted_library(library: Library, efficiencies: dict[Collective, float]) -> 
             value = max(0.001, min(1.0, efficiencies[kind]))
             rules[kind] = tuple(replace(rule, efficiency=value) for rule in rules[kind])
         changed.append(tuple(rules.items()))
-    return replace(library, name=f"{library.name}-calibrated", rules=changed[0], in_chunks=changed[1])
+    return replace(
+        library, name=f"{library.name}-calibrated", rules=changed[0], in_chunks=changed[1], call=0.0, message=0.0
+    )
 
 
 def _goal(collective: Collective | None) -> Goal:

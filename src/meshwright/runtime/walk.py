@@ -52,12 +52,21 @@ def by_lane(chunks: Sequence[Chunk]) -> dict[int, deque[tuple[int, int]]]:
     return lanes
 
 
+def most_under_way(chunks: Sequence[Chunk]) -> int:
+    """How many chunks may be under way at the same time: one for each lane, and one more.
+
+    If the first steps ran far ahead, their bytes would queue on the links that the slowest step needs, and those that
+    limit this step would have nothing to do.
+    """
+    return 1 + len({step.lane for chunk in chunks for step in chunk.flow.steps})
+
+
 def take_turns(chunks: Sequence[Chunk], run: Run, wait_any: Callable[[Sequence[Pending]], int]) -> None:
     """Walk chunks through the steps on one thread, with at most one communication under way in each lane.
 
     wait_any: waits until one of several communications is done, and returns its position.
     """
-    lanes = by_lane(chunks)
+    lanes, most = by_lane(chunks), most_under_way(chunks)
     done = [0] * len(chunks)  # steps of each chunk
     under_way: dict[int, tuple[Pending, Iterator[Pending]]] = {}  # by lane: with what follows it
 
@@ -68,10 +77,15 @@ def take_turns(chunks: Sequence[Chunk], run: Run, wait_any: Callable[[Sequence[P
         number, _ = lanes[lane].popleft()
         done[number] += 1
 
+    def may_start(number: int, step: int) -> bool:
+        if step or number < most:
+            return done[number] == step
+        return done[number - most] == len(chunks[number - most].flow.steps)
+
     def start() -> bool:
         """Start what can be; whether something was. A step without a collective on this rank ends at once."""
         heads = {lane: queue[0] for lane, queue in lanes.items() if queue and lane not in under_way}
-        ready = {lane: (number, step) for lane, (number, step) in heads.items() if done[number] == step}
+        ready = {lane: head for lane, head in heads.items() if may_start(*head)}
         for lane, (number, step) in ready.items():
             advance(lane, walk(chunks[number], step, run))
         return bool(ready)

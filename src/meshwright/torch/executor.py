@@ -13,7 +13,7 @@ from meshwright.errors import EngineError
 from meshwright.runtime.payload import Allocate, Arrays, Chunk, Divide, Payload
 from meshwright.runtime.role import Cut, Flow, LaneGroup, Role
 from meshwright.runtime.schedule import Call
-from meshwright.runtime.walk import Run, by_lane, finish, walk, walk_alone
+from meshwright.runtime.walk import Run, by_lane, finish, most_under_way, walk, walk_alone
 from meshwright.runtime.words import first_line
 from meshwright.torch.collectives import run_collective
 
@@ -77,11 +77,14 @@ class Executor:
     def _on_threads(self, chunks: Sequence[Chunk], run: Run) -> None:
         done = [[threading.Event() for _ in chunk.flow.steps] for chunk in chunks]
         errors: list[BaseException] = []
+        most = most_under_way(chunks)
 
         def work(queue: Iterable[tuple[int, int]]) -> None:
             for number, step in queue:
                 if step:
                     done[number][step - 1].wait()
+                elif number >= most:
+                    done[number - most][-1].wait()
                 if errors:
                     return
                 try:
@@ -107,9 +110,10 @@ class Executor:
     def _on_streams(self, payload: Payload, run: Run, device: torch.device) -> None:
         current = torch.cuda.current_stream(device)
         ready = current.record_event()
-        used = list(payload.used())
-        for chunk in payload.chunks:
-            before = ready
+        used, most = list(payload.used()), most_under_way(payload.chunks)
+        ended: list[torch.cuda.Event] = []
+        for number, chunk in enumerate(payload.chunks):
+            before = ready if number < most else ended[number - most]
             for step, mine in enumerate(chunk.flow.steps):
                 stream = self.streams.get((mine.lane, device))
                 if stream is None:
@@ -120,4 +124,5 @@ class Executor:
                     before = stream.record_event()
                 for tensor in used:  # their memory must not be given to others before the stream is done with it
                     tensor.record_stream(stream)
+            ended.append(before)
             current.wait_event(before)
