@@ -1,16 +1,20 @@
 """The overhead of the executor: a program through `Reducer` against the bare collectives that it calls, in one run.
 
+And that of process groups that stand in for native ones, where they leave a call to them.
 `python -m benchmarks.engines` starts four ranks on this machine for PyTorch (gloo) and for MPI.
 """
 
 import json
+import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,8 @@ from meshwright import (
     load_library,
     parse_program,
     parse_system,
+    plan,
+    write_plan,
 )
 from meshwright.runtime.launch import mpirun_command, torchrun_command
 
@@ -97,6 +103,37 @@ def torch_rank() -> dict[str, float]:
     return found if rank == 0 else {}
 
 
+def backend_rank() -> dict[str, Any]:
+    """All-reduces that a planned process group leaves to the native one, against the native one, by bytes."""
+    import torch
+    import torch.distributed as dist
+
+    from meshwright import autoload
+
+    system = parse_system("node=2@1GB/s,gpu=2@8GB/s")
+    flat = plan(system, {"data": RANKS}, [Reduction(("data",), BYTES)], max_steps=1, library="gloo").candidates[0]
+    with TemporaryDirectory() as folder:
+        write_plan(flat, Path(folder) / "plan.json")
+        os.environ["MESHWRIGHT_PLAN"] = f"{folder}/plan.json"
+        autoload.start()
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+    group: Any = dist.distributed_c10d._get_default_group()
+
+    def slowest(seconds: float) -> float:
+        worst = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(worst, dist.ReduceOp.MAX, group=group.native)
+        return worst.item()
+
+    found = {}
+    for size in (4, 2**20):
+        tensor = torch.zeros(size // 4)
+        bare, ours = (partial(dist.all_reduce, tensor, group=each) for each in (group.native, group))
+        found[str(size)] = compare(bare, ours, dist.barrier, slowest)
+    dist.destroy_process_group()
+    return found if os.environ["RANK"] == "0" else {}
+
+
 def mpi_rank() -> dict[str, float]:
     from mpi4py import MPI
 
@@ -132,12 +169,23 @@ def main() -> None:
             f"{engine}: bare calls {found['bare'] * 1e3:.2f} ms, "
             f"through Meshwright {found['meshwright'] * 1e3:.2f} ms, overhead {found['overhead']:+.1%}"
         )
+    command = [*torchrun_command(RANKS), "-m", "benchmarks.engines", "backend"]
+    launches = []
+    for _ in range(LAUNCHES):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        launches.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{"))))
+    document["backend"] = {}
+    for size in launches[0]:
+        found = sorted((each[size] for each in launches), key=lambda each: each["overhead"])[LAUNCHES // 2]
+        document["backend"][size] = found
+        more = found["meshwright"] - found["bare"]
+        print(f"backend, native all-reduce of {size} bytes: {more * 1e6:+.1f} us, {found['overhead']:+.1%}")
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        answer = torch_rank() if sys.argv[1] == "torch" else mpi_rank()
+        answer = {"torch": torch_rank, "mpi": mpi_rank, "backend": backend_rank}[sys.argv[1]]()
         if answer:
             print(json.dumps(answer), flush=True)
     else:
