@@ -5,12 +5,14 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from meshwright import (
     Collective,
+    Goal,
     Grouping,
     Pipelined,
     Placement,
@@ -20,9 +22,12 @@ from meshwright import (
     Reduction,
     Step,
     load_library,
+    parse_hierarchy,
+    parse_program,
     parse_system,
 )
-from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh
+from meshwright.language.goals import flat_program
+from meshwright.torch import Reducer, ddp_hook, device_mesh, factor_mesh, fsdp
 from tests.engines import hierarchical, refused
 from tests.torch.programs import gloo
 
@@ -52,6 +57,55 @@ def meshes(rank: int) -> None:
         assert isinstance(ours, DTensor)
         assert theirs is not None
         assert torch.allclose(ours.full_tensor(), theirs, rtol=1e-4)
+
+
+def sharded(rank: int) -> None:
+    """FSDP2 with the plan's programs, with replicas and without, against plain FSDP2."""
+    with gloo():
+        _sharded(rank)
+
+
+def _sharded(rank: int) -> None:
+    placement = Placement(parse_system("node=2,gpu=2"), ("data", "shard"), ((1, 2), (2, 1)))
+    twice = Pipelined.of(parse_program("ReduceScatter all; AllGather all", parse_hierarchy("gpu=2")))
+    both = [(goal, hierarchical(goal).reductions[0].pipelined) for goal in (Goal.ALL_GATHER, Goal.REDUCE_SCATTER)]
+    flat = [(goal, Pipelined.of(flat_program(goal, 1))) for goal in (Goal.ALL_GATHER, Goal.REDUCE_SCATTER)]
+    reductions = [
+        *(Planned(Reduction(("data", "shard"), 2**20, goal=goal), program, 1, 1, 1) for goal, program in both),
+        *(Planned(Reduction(("shard",), 2**20, goal=goal), program, 1, 1, 1) for goal, program in flat),
+        Planned(Reduction(("data",), 2**20), twice, 1, 1, 1),
+    ]
+    plan = Plan(placement, load_library("ring"), tuple(reductions))
+    reducer, mesh = Reducer(plan, timeout=30), device_mesh(placement, "cpu")
+    everyone = init_device_mesh("cpu", (4,))
+    for replicate, here, plain in ((None, everyone, everyone), ("data", mesh["shard"], mesh["data", "shard"])):
+        grown = []
+        for ours in (False, True):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
+            for layer in (model[0], model[2], model):
+                fully_shard(layer, mesh=here if ours else plain)
+            if ours:
+                fsdp(model, reducer, replicate)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(2):
+                given = torch.randn(2, 6, generator=torch.Generator().manual_seed(10 * step + rank))
+                model(given).clone().square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            grown.append([each.full_tensor() for each in model.parameters() if isinstance(each, DTensor)])
+        assert len(grown[0]) == 4
+        for one, other in zip(*grown, strict=True):
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert reducer._calls.checks[0].calls > 0
+    assert reducer._calls.checks[4].calls > 0
+    assert "no module of the model is sharded" in refused(lambda: fsdp(torch.nn.Linear(2, 2), reducer))
+    other = torch.nn.Linear(2, 2)
+    fully_shard(other, mesh=mesh["data"])
+    fsdp(other, reducer)
+    assert "but the plan's all-gather here is over data+shard: ranks 0, 1, 2, 3; shard: " in refused(
+        lambda: other(torch.ones(1, 2))
+    )
 
 
 def meshes_that_differ(rank: int) -> list[str]:

@@ -15,6 +15,10 @@ def test_meshes() -> None:
     results("tests.torch.models:meshes", 4)
 
 
+def test_sharded_models_take_the_plans_programs() -> None:
+    results("tests.torch.models:sharded", 4)
+
+
 def test_several_reductions_share_a_reducer_and_make_only_the_groups_they_need() -> None:
     groups = results("tests.torch.programs:axes", 8)
     assert groups[0] == [(0, 1), (0, 2), (0, 4)]

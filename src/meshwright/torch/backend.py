@@ -11,12 +11,10 @@ from torch import Tensor
 
 from meshwright.language.goals import Goal
 from meshwright.torch.collectives import OP_NAMES
-from meshwright.torch.queue import Work
+from meshwright.torch.queue import as_work
 from meshwright.torch.record import Recorder, WatchedWork, total
 from meshwright.torch.service import Members, Service
 from meshwright.torch.tally import Tally
-
-_create_work_from_future: Any = getattr(torch._C._distributed_c10d, "_create_work_from_future")  # noqa: B009 - untyped
 
 Pairs = Iterable[tuple[Tensor, Tensor | None]]  # what is given, and where the result goes; None if in place
 
@@ -96,7 +94,7 @@ class PlannedGroup(dist.ProcessGroup):
             if op and all(service.takes(goal, op, *pair) for pair in pairs):
                 count = partial(self.owner.tally.add, self.members.label, goal, size, True)
                 done = [service.run(goal, *pair, op, later, count) for pair in pairs]
-                work = _work(done, [given if out is None else out for given, out in pairs])
+                work = as_work(done, [given if out is None else out for given, out in pairs])
                 return self._recorded(goal, size, work, later, on_host)
         started = time.perf_counter()
         work = native(*args)
@@ -123,20 +121,6 @@ class PlannedGroup(dist.ProcessGroup):
                 to = self.members.ranks[args[1]] if goal is Goal.POINT_TO_POINT else None
                 self.owner.recorder.call(self.members, goal, size, to)
         return getattr(self.native, name)(*args, **named)
-
-
-def _work(done: list[Tensor | Work], results: list[Tensor]) -> dist.Work:
-    """The work of calls, as PyTorch knows it: its future has the results."""
-    futures = [each.get_future() for each in done if isinstance(each, Work)]
-    if not futures:
-        future: Any = torch.futures.Future()
-        future.set_result(results)
-    elif len(futures) == 1:
-        future = futures[0].then(lambda one: one.value() is None or results)
-    else:
-        future = torch.futures.collect_all(futures).then(lambda all_: [one.value() for one in all_.value()] and results)
-    work: dist.Work = _create_work_from_future(future)
-    return work
 
 
 def _in_place(tensors: list[Tensor]) -> Pairs:

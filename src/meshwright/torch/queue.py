@@ -5,11 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.errors import EngineError
+
+_create_work_from_future: Any = getattr(torch._C._distributed_c10d, "_create_work_from_future")  # noqa: B009 - untyped
 
 Job = Callable[[], Tensor]
 
@@ -37,6 +41,20 @@ class Work:
     def get_future(self) -> "torch.futures.Future[Tensor]":
         """The future of the result, as PyTorch's communication hooks want it."""
         return self._future
+
+
+def as_work(done: list[Tensor | Work], results: list[Tensor]) -> dist.Work:
+    """The work of calls, as PyTorch knows it: its future has the results."""
+    futures = [each.get_future() for each in done if isinstance(each, Work)]
+    if not futures:
+        future: Any = torch.futures.Future()
+        future.set_result(results)
+    elif len(futures) == 1:
+        future = futures[0].then(lambda one: one.value() is None or results)
+    else:
+        future = torch.futures.collect_all(futures).then(lambda all_: [one.value() for one in all_.value()] and results)
+    work: dist.Work = _create_work_from_future(future)
+    return work
 
 
 class CallQueue:

@@ -1,6 +1,7 @@
 """The executor that users hold: runs a plan's programs over PyTorch process groups."""
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
@@ -77,7 +78,7 @@ class Reducer(AbstractContextManager["Reducer"]):
         over: which of the plan's reductions; it may be left out where the plan has one all-reduce.
         async_op: return at once, with a handle to wait for; the tensor must be left alone until then.
         """
-        return self._call(Goal.ALL_REDUCE, tensor, None, op, over, async_op)
+        return self.call(Goal.ALL_REDUCE, tensor, None, op, over, async_op)
 
     @overload
     def reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Now = False) -> Tensor: ...
@@ -85,7 +86,7 @@ class Reducer(AbstractContextManager["Reducer"]):
     def reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Later) -> Work: ...
     def reduce(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: bool = False) -> Result:
         """Reduce to the first rank of the reduction group, in place; the others' tensors are of no use afterwards."""
-        return self._call(Goal.REDUCE, tensor, None, op, over, async_op)
+        return self.call(Goal.REDUCE, tensor, None, op, over, async_op)
 
     @overload
     def broadcast(self, tensor: Tensor, *, over: Over = None, async_op: Now = False) -> Tensor: ...
@@ -93,7 +94,7 @@ class Reducer(AbstractContextManager["Reducer"]):
     def broadcast(self, tensor: Tensor, *, over: Over = None, async_op: Later) -> Work: ...
     def broadcast(self, tensor: Tensor, *, over: Over = None, async_op: bool = False) -> Result:
         """Send the tensor of the first rank of the reduction group to all others, in place."""
-        return self._call(Goal.BROADCAST, tensor, None, "sum", over, async_op)
+        return self.call(Goal.BROADCAST, tensor, None, "sum", over, async_op)
 
     @overload
     def reduce_scatter(self, tensor: Tensor, op: Op = "sum", *, over: Over = None, async_op: Now = False) -> Tensor: ...
@@ -104,7 +105,7 @@ class Reducer(AbstractContextManager["Reducer"]):
 
         Parts are equal; where the size does not divide, the last ones are shorter or empty.
         """
-        return self._call(Goal.REDUCE_SCATTER, tensor, None, op, over, async_op)
+        return self.call(Goal.REDUCE_SCATTER, tensor, None, op, over, async_op)
 
     @overload
     def all_gather(
@@ -120,7 +121,7 @@ class Reducer(AbstractContextManager["Reducer"]):
         out: where to put them; needed where the last parts are shorter, as its size tells the whole. Otherwise the
         result is a new flat tensor.
         """
-        return self._call(Goal.ALL_GATHER, part, out, "sum", over, async_op)
+        return self.call(Goal.ALL_GATHER, part, out, "sum", over, async_op)
 
     def role(self, goal: Goal, over: Over = None) -> Role:
         """This rank's role in one of the plan's reductions, with the ranks of its group."""
@@ -138,7 +139,13 @@ class Reducer(AbstractContextManager["Reducer"]):
         if kind is None:
             self.close()
 
-    def _call(self, goal: Goal, tensor: Tensor, out: Tensor | None, op: Any, over: Over, async_op: bool) -> Result:
+    @property
+    def roles(self) -> Sequence[Role]:
+        """This rank's roles in the plan's reductions, by their numbers."""
+        return self._calls.roles
+
+    def call(self, goal: Goal, tensor: Tensor, out: Tensor | None, op: Any, over: Over, async_op: bool) -> Result:
+        """Make a call to any goal; `out` is where the result of a reduce-scatter or an all-gather goes, if given."""
         op = OP_NAMES.get(op, op) if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType) else op
         try:
             self._calls.notices.library(self._refuse(goal, tensor, op))
