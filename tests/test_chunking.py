@@ -28,6 +28,7 @@ from meshwright import (
 from meshwright.cost import chunking
 from meshwright.cost.chunking import GAINED, MARGIN, WORTH, Bounds, search
 from meshwright.cost.contention import step_kind
+from meshwright.cost.games import balanced_shares
 from meshwright.cost.library import Library, LibraryRule, load_library
 from meshwright.cost.mixing import NEAR, balanced
 from meshwright.cost.model import CostModel, StepCost
@@ -246,8 +247,35 @@ def test_a_mix_comes_near_the_bound_of_all_mixes() -> None:
     assert found.candidates[0].seconds < 1.05 * found.least_seconds
 
 
-def test_the_bound_is_what_the_best_mix_of_all_programs_reaches() -> None:
+@given(st.data())
+@settings(max_examples=200)
+def test_balanced_shares_are_those_of_the_linear_program(data: st.DataObject) -> None:
+    """Also with many equal numbers and with zeros."""
     from scipy.optimize import linprog  # type: ignore[import-untyped]
+
+    rows, columns = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 12))
+    numbers = st.one_of(st.sampled_from([0.0, 1.0, 2.0, 1e-3]), st.floats(0, 1))
+    scale = data.draw(st.sampled_from([1.0, 1e-6, 1e6]))
+    matrix = scale * np.array(data.draw(st.lists(numbers, min_size=rows * columns, max_size=rows * columns)))
+    matrix = matrix.reshape(rows, columns)
+    value, weights, shares = balanced_shares(matrix)
+    for each in (weights, shares):
+        assert each.min() >= 0
+        assert each.sum() == pytest.approx(1)
+    near = 1e-9 * scale
+    assert value - near <= (weights @ matrix).min() <= (matrix @ shares).max() + near
+    best = linprog(
+        np.append(np.zeros(columns), 1.0),
+        A_ub=np.hstack([matrix / scale, -np.ones((rows, 1))]),
+        b_ub=np.zeros(rows),
+        A_eq=[[1.0] * columns + [0.0]],
+        b_eq=[1.0],
+    ).fun
+    assert value / scale == pytest.approx(best, abs=1e-6)
+
+
+def test_the_bound_is_what_the_best_mix_of_all_programs_reaches() -> None:
+    from scipy.optimize import linprog
 
     levels = (Level("node", 4, Link(bandwidth=100e6)), Level("gpu", 4, Link(bandwidth=50e6, bypass=True)))
     (placement,) = placements(System("two ways", levels), {"data": 16})

@@ -20,7 +20,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.contention import step_family
+from meshwright.cost.contention import families_of
 from meshwright.cost.mixing import MOST_ROUNDS, Mixes, balanced
 from meshwright.cost.pipeline import NEARLY, NEVER, Pipeline, fewest
 from meshwright.language.program import Pipelined
@@ -70,7 +70,7 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
     """The best programs with their numbers of chunks, the best mix among them."""
     first = next(graph.programs(), None)
     if first is None or not first.steps or len(pipeline.counts) == 1:
-        families, index = graph.kinds(step_family)
+        families, index = families_of(graph)
         prices = pipeline.model.all_seconds(families)
         ranked = list(islice(graph.ranked_by(prices[index]), top))
         least = ranked[0][0] if ranked else 0.0
@@ -107,7 +107,8 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
 
 def least_seconds(pipeline: Pipeline, graph: ProgramGraph) -> float:
     """A bound as `Searched.least`, which is lower and takes far less work."""
-    whole = graph.least(step_family, pipeline.model.all_seconds)
+    families, index = families_of(graph)
+    whole = graph.least_by(pipeline.model.all_seconds(families)[index])
     return min(whole, Bounds(pipeline, graph).least) if 0 < whole < inf and len(pipeline.counts) > 1 else whole
 
 
@@ -121,7 +122,7 @@ class Bounds:
     def __init__(self, pipeline: Pipeline, graph: ProgramGraph) -> None:
         """Of programs in the numbers of chunks that the pipeline tries; the graph has at least one step."""
         self.pipeline, self.graph = pipeline, graph
-        self.kinds, self.index = graph.kinds(step_family)
+        self.kinds, self.index = families_of(graph)
         tables = [options.table for options in pipeline.options(self.kinds, pipeline.counts)]
         many = [table.shape[1] for table in tables]
         self.table = np.concatenate(tables, axis=1)

@@ -1,18 +1,19 @@
 """Contention: how many groups of a step meet on one link, and how many bytes their members hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.traffic import Shape
-from meshwright.language.program import Grouping, Step
+from meshwright.language.program import Collective, Grouping, Step
 from meshwright.language.symbolic import State, scattered
+from meshwright.language.synthesis import ProgramGraph
 from meshwright.placement.layout import Layout
 
 
@@ -58,6 +59,44 @@ def step_family(levels: int, state: State, step: Step) -> Family:
 _FAMILIES: dict[tuple[Step, tuple[int, ...]], int] = {}
 
 
+class Families(Sequence[Family]):
+    """Several kinds of steps, with what is the same for all layouts.
+
+    along: the sets of levels along which groups are scattered, of all kinds one after the other; begins: for each kind,
+    where they begin. of: for each collective, the numbers of its kinds. Two are equal if they are the same object.
+    """
+
+    def __init__(self, kinds: Iterable[Family]) -> None:
+        self.kinds = tuple(kinds)
+        many = [len(kind.along) for kind in self.kinds]
+        self.along = np.array([levels for kind in self.kinds for levels in kind.along], dtype=np.int64)
+        self.begins = np.cumsum(many, dtype=np.int64) - many
+        self.collectives = [kind.kind.step.collective for kind in self.kinds]
+        self.of: dict[Collective, list[int]] = {}
+        for number, collective in enumerate(self.collectives):
+            self.of.setdefault(collective, []).append(number)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @overload
+    def __getitem__(self, at: int) -> Family: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Family, ...]: ...
+    def __getitem__(self, at: int | slice) -> Family | tuple[Family, ...]:
+        return self.kinds[at]
+
+
+def families_of(graph: ProgramGraph) -> tuple[Families, NDArray[np.int64]]:
+    """The kinds of steps of a graph, and for each of its edges the number of its kind."""
+    return graph.once(_families)
+
+
+def _families(graph: ProgramGraph) -> tuple[Families, NDArray[np.int64]]:
+    kinds, index = graph.kinds(step_family)
+    return Families(kinds), index
+
+
 @lru_cache(maxsize=4096)
 def first_devices(levels: int, grouping: Grouping) -> tuple[int, ...]:
     """The symbolic index of the first device of each kind of group of a grouping.
@@ -90,36 +129,47 @@ class Contention:
     at_instance: tuple[float, ...]
 
 
-def contention(
-    layout: Layout, grouping: Grouping, scattered: tuple[int, ...], held: Callable[[int], float]
-) -> Contention:
-    """The contention of a grouping; `held` gives the bytes of a device that is scattered along some levels."""
-    spanned = layout.levels[grouping.first : grouping.last + 1]
-    outermost = spanned[0]
-    levels = range(outermost, len(layout.radices))
-    shape = tuple([layout.radices[level] if level in spanned else 1 for level in levels])
-    alike = len(set(scattered)) == 1
-    sizes = [held(scattered[0])] if alike else [held(along) for along in scattered]
-    ports, instances = _alike(layout, grouping, spanned, sizes[0]) if alike else _unlike(layout, grouping, sizes)
-    return Contention(outermost, shape, _all_groups(layout, grouping), max(sizes), ports, instances)
+class Spread(NamedTuple):
+    """What the contention of a grouping depends on beside the bytes that are held: fields as in `Contention`.
+
+    ports, instances: how many groups have members below one child, and in one instance, where all groups are alike.
+    """
+
+    outermost: int
+    shape: Shape
+    groups: int
+    ports: tuple[int, ...]
+    instances: tuple[int, ...]
 
 
-Amounts = tuple[float, ...]
-
-
-def _alike(layout: Layout, grouping: Grouping, spanned: tuple[int, ...], held: float) -> tuple[Amounts, Amounts]:
-    """The bytes at the ports and in the instances when all groups hold the same."""
+def spread(layout: Layout, grouping: Grouping) -> Spread:
+    """How the groups of a grouping lie on a system."""
     counts, radices = layout.system.counts, layout.radices
+    spanned = layout.levels[grouping.first : grouping.last + 1]
     inner = () if grouping.masters else layout.levels[grouping.last + 1 :]
     ports, instances = [], []
     inside = 1  # how many groups of one reduction group lie below one child
     for level in range(len(radices) - 1, spanned[0] - 1, -1):
         groups = layout.beside[level] * inside
         children = counts[level] // (radices[level] if level in spanned or grouping.masters else 1)
-        ports.append(groups * held)
-        instances.append(groups * children * held)
+        ports.append(groups)
+        instances.append(groups * children)
         inside *= radices[level] if level in inner else 1
-    return tuple(ports[::-1]), tuple(instances[::-1])
+    shape = tuple([radices[level] if level in spanned else 1 for level in range(spanned[0], len(radices))])
+    return Spread(spanned[0], shape, _all_groups(layout, grouping), tuple(ports[::-1]), tuple(instances[::-1]))
+
+
+def contention(layout: Layout, grouping: Grouping, over: Spread, held: Sequence[float]) -> Contention:
+    """The contention of a grouping; `held` has the bytes of each kind of group (see `first_devices`)."""
+    most = max(held)
+    if min(held) == most:
+        ports, instances = tuple([n * most for n in over.ports]), tuple([n * most for n in over.instances])
+    else:
+        ports, instances = _unlike(layout, grouping, held)
+    return Contention(over.outermost, over.shape, over.groups, most, ports, instances)
+
+
+Amounts = tuple[float, ...]
 
 
 def _unlike(layout: Layout, grouping: Grouping, held: Sequence[float]) -> tuple[Amounts, Amounts]:

@@ -24,6 +24,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost.games import balanced_shares
 from meshwright.cost.pipeline import NEVER, Pipeline
 from meshwright.language.program import Pipelined, Program
 from meshwright.language.synthesis import ProgramGraph
@@ -185,23 +186,8 @@ def balanced(columns: Values, owners: NDArray[np.int64], programs: int) -> Balan
     slowest = np.zeros((programs, many))
     slowest[owners, np.arange(many)] = columns[:, 1]
     busy = np.vstack([columns[:, 2:].T, slowest])
-    if many == 1:
-        weights = np.eye(len(busy))[busy[:, 0].argmax()]
-        return Balanced(float(columns[0, 0] + busy.max()), weights[:width], weights[width:], np.ones(1))
-    from scipy.optimize import linprog  # type: ignore[import-untyped]  # takes long to load, and is seldom needed
-
-    scale = columns.max()  # the solver's tolerances are absolute
-    found = linprog(
-        np.append(columns[:, 0] / scale, 1.0),
-        A_ub=np.hstack([busy / scale, -np.ones((len(busy), 1))]),
-        b_ub=np.zeros(len(busy)),
-        A_eq=np.append(np.ones(many), 0.0)[None],
-        b_eq=[1.0],
-        method="highs",
-    )
-    weights = np.maximum(-found.ineqlin.marginals, 0.0)
-    weights /= weights.sum()
-    return Balanced(float(found.fun * scale), weights[:width], weights[width:], np.maximum(found.x[:-1], 0.0))
+    seconds, weights, shares = balanced_shares(columns[:, 0] + busy)
+    return Balanced(seconds, weights[:width], weights[width:], shares)
 
 
 def _rounded(shares: Values, chunks: int) -> list[int]:

@@ -13,7 +13,17 @@ import numpy as np
 
 from meshwright.cost.algorithms import phases, transfer_phase
 from meshwright.cost.bound import bound
-from meshwright.cost.contention import Contention, Family, StepKind, contention, family_of, step_kind
+from meshwright.cost.contention import (
+    Contention,
+    Families,
+    Family,
+    Spread,
+    StepKind,
+    contention,
+    family_of,
+    spread,
+    step_kind,
+)
 from meshwright.cost.library import Library, LibraryRule
 from meshwright.cost.loads import Entry, Values, loads, together
 from meshwright.cost.prices import Priced, Prices, priced
@@ -103,13 +113,15 @@ class CostModel:
         self._levels, self._rings = layout.system.levels, layout.system.order_matters
         self._seconds: dict[StepKind, float] = {}
         self._priced: dict[tuple[int, LibraryRule, tuple[Column, ...]], Priced] = {}
-        self._prices: dict[tuple[Priced, ...], Prices] = {}
+        # With the rules, so that these are kept as long as their ids are known.
+        self._prices: dict[tuple[Families, tuple[int, ...], tuple[Column, ...]], tuple[Prices, object]] = {}
+        self._spreads: dict[Grouping, Spread] = {}
         self._rules = dict(library.rules)
 
     def at(self, layout: Layout, payload: int) -> "CostModel":
         """The model of another payload, and of a layout with the same radices. What either computes serves both."""
         other = CostModel(layout, self.library, payload)
-        other._priced, other._prices = self._priced, self._prices
+        other._priced, other._prices, other._spreads = self._priced, self._prices, self._spreads
         return other
 
     def __call__(self, state: State, step: Step) -> float:
@@ -126,32 +138,36 @@ class CostModel:
         """The seconds of steps of several kinds."""
         if not kinds:
             return np.zeros(0)
-        held = self.all_held(kinds)
-        prices = self.prices(kinds, self.rules(kinds, held))
+        families = kinds if isinstance(kinds, Families) else Families(kinds)
+        held = self.all_held(families)
+        prices = self.prices(families, self.rules(families, held))
         found: Values = np.minimum.reduceat(prices.seconds(held), prices.begins)
         return found
 
-    def all_held(self, kinds: Sequence[Family]) -> Values:
+    def all_held(self, kinds: Families) -> Values:
         """The most bytes that a device holds before a step of each kind."""
-        along = [levels for kind in kinds for levels in kind.along]
-        held = np.array([self.payload / divisor for divisor in self.layout.divisors])[along]
-        if len(along) == len(kinds):
-            return held
-        many = [len(kind.along) for kind in kinds]
-        found: Values = np.maximum.reduceat(held, np.cumsum(many, dtype=np.int64) - many)
+        held = np.array([self.payload / divisor for divisor in self.layout.divisors])
+        found: Values = np.maximum.reduceat(held[kinds.along], kinds.begins)
         return found
 
-    def rules(self, kinds: Sequence[Family], held: Values) -> list[LibraryRule]:
+    def rules(self, kinds: Families, held: Values) -> list[LibraryRule]:
         """The library's rule for each of some kinds of steps, when devices hold these bytes."""
-        return [
-            self._rules[kind.step.collective][0]
-            if len(self._rules[kind.step.collective]) == 1
-            else self.library.rule(kind.step.collective, bytes_held)
-            for (kind, _, _), bytes_held in zip(kinds, held.tolist(), strict=True)
-        ]
+        first = {collective: rules[0] for collective, rules in self._rules.items()}
+        found = [first[collective] for collective in kinds.collectives]
+        for collective, numbers in kinds.of.items():
+            if len(self._rules[collective]) > 1:
+                for number in numbers:
+                    found[number] = self.library.rule(collective, float(held[number]))
+        return found
 
-    def prices(self, kinds: Sequence[Family], rules: Sequence[LibraryRule]) -> Prices:
+    def prices(self, kinds: Families, rules: Sequence[LibraryRule]) -> Prices:
         """The times of steps of several kinds, each under one of the library's rules."""
+        key = kinds, tuple([id(rule) for rule in rules]), self.layout.columns
+        if key not in self._prices:
+            self._prices[key] = Prices.joined(self._all_priced(kinds, rules)), rules
+        return self._prices[key][0]
+
+    def _all_priced(self, kinds: Families, rules: Sequence[LibraryRule]) -> list[Priced]:
         keys = [
             (kind.number, rule, self._columns(kind.kind.step.grouping)) for kind, rule in zip(kinds, rules, strict=True)
         ]
@@ -162,10 +178,7 @@ class CostModel:
             held = [each.entries[0].sharing.held for each in options]
             every = priced(found, [each.algorithms for each in options], held)
             self._priced.update(zip(missing, every, strict=True))
-        known = tuple([self._priced[key] for key in keys])
-        if known not in self._prices:
-            self._prices[known] = Prices.joined(known)
-        return self._prices[known]
+        return [self._priced[key] for key in keys]
 
     def step(self, state: State, step: Step) -> StepCost:
         """The time of a step taken in a state, and where it goes."""
@@ -186,7 +199,7 @@ class CostModel:
         if not self.layout.levels:
             return StepCost(str(kind), float(self.payload), ())
         everyone = Grouping(0, len(self.layout.levels) - 1)
-        sharing = contention(self.layout, everyone, (0,), lambda _none: float(self.payload))
+        sharing = contention(self.layout, everyone, self._spread(everyone), [float(self.payload)])
         (cost,) = self._costs(Options([str(kind)], [Entry((transfer_phase(kind, sharing.shape),), sharing, 1.0)]))
         return cost
 
@@ -200,7 +213,7 @@ class CostModel:
 
     def rule(self, kind: StepKind) -> LibraryRule:
         """The library's rule for a step of this kind."""
-        return self.library.rule(kind.step.collective, float(self.all_held([family_of(kind)])[0]))
+        return self.library.rule(kind.step.collective, float(self.all_held(Families([family_of(kind)]))[0]))
 
     def _step(self, kind: StepKind) -> StepCost:
         """With the fastest of the algorithms that the library's rule allows."""
@@ -212,7 +225,10 @@ class CostModel:
 
     def _options(self, kind: StepKind, rule: LibraryRule) -> Options:
         collective = kind.step.collective
-        sharing = contention(self.layout, kind.step.grouping, kind.scattered, self._bytes)
+        grouping, scattered = kind.step.grouping, kind.scattered
+        # Mostly all groups hold the same.
+        held = [self._bytes(each) for each in (scattered if len(set(scattered)) > 1 else scattered[:1])]
+        sharing = contention(self.layout, grouping, self._spread(grouping), held)
         for names in (rule.algorithms, rule.otherwise):
             found = {name: self._phases(name, collective, sharing) for name in names}
             entries = {name: Entry(each, sharing, rule.efficiency) for name, each in found.items() if each is not None}
@@ -222,6 +238,11 @@ class CostModel:
             f"the library {self.library.name!r} has no algorithm for {collective} in groups of shape {sharing.shape}: "
             "add one to 'otherwise' that can do any group, like ring"
         )
+
+    def _spread(self, grouping: Grouping) -> Spread:
+        if grouping not in self._spreads:
+            self._spreads[grouping] = spread(self.layout, grouping)
+        return self._spreads[grouping]
 
     def _columns(self, grouping: Grouping) -> tuple[Column, ...]:
         """The columns of the levels that a step's groups span: on others it sends nothing between neighbours."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.contention import Family, StepKind, step_family
+from meshwright.cost.contention import Families, Family, StepKind, step_family
 from meshwright.cost.library import LibraryRule
 from meshwright.cost.model import CostModel, StepCost
 from meshwright.cost.prices import Numbers, Prices
@@ -128,12 +128,15 @@ class Pipeline:
     def options(self, kinds: Sequence[Family], counts: tuple[int, ...]) -> list[Options]:
         """What steps of some kinds may take. Where chunks are smaller, other rules of the library may apply."""
         known = self._options.setdefault(counts, {})
-        missing = [kind for kind in dict.fromkeys(kinds) if kind.kind not in known]
-        if missing:
-            known.update(zip([kind.kind for kind in missing], self._computed(missing, counts), strict=True))
+        if not known:
+            families = kinds if isinstance(kinds, Families) else Families(kinds)
+        else:
+            families = Families(kind for kind in dict.fromkeys(kinds) if kind.kind not in known)
+        if families:
+            known.update(zip([kind.kind for kind in families], self._computed(families, counts), strict=True))
         return [known[kind.kind] for kind in kinds]
 
-    def _computed(self, kinds: Sequence[Family], counts: tuple[int, ...]) -> list[Options]:
+    def _computed(self, kinds: Families, counts: tuple[int, ...]) -> list[Options]:
         """What `options` gives, for kinds of which nothing is known yet."""
         models = [self._model(chunks) for chunks in counts]
         held = np.array([model.all_held(kinds) for model in models])

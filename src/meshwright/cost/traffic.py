@@ -7,6 +7,7 @@ All amounts are in units of the bytes that a member holds before the step.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ Rotating means that rings and trees are laid so that all members of an instance 
 """
 
 
+@lru_cache(maxsize=65536)
 def inside(shape: Shape) -> tuple[int, ...]:
     """The members below one child, per level.
 

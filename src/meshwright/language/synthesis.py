@@ -37,6 +37,7 @@ Cost = Callable[[State, Step], float]
 """The cost of a step taken in a state; never negative."""
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,17 @@ class ProgramGraph:
         return numbers[self.start], np.array(targets, dtype=np.int64), np.array(begins, dtype=np.int64)
 
     @cached_property
+    def _made(self) -> dict[object, Any]:
+        return {}
+
+    def once(self, make: "Callable[[ProgramGraph], T]") -> T:
+        """What a function makes of this graph, made once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        found: T = self._made[make]
+        return found
+
+    @cached_property
     def _kinds(self) -> dict[object, tuple[list[Any], NDArray[np.int64]]]:
         return {}
 
@@ -131,12 +143,16 @@ class ProgramGraph:
 
         `costs` is called once, with all kinds of edges (see `kinds`).
         """
+        kinds, index = self.kinds(kind)
+        return self.least_by(np.asarray(costs(kinds))[index])
+
+    def least_by(self, prices: NDArray[np.float64]) -> float:
+        """The same, where every edge has a price; the edges are numbered as in `kinds`."""
         if self.start in self.ends:
             return 0.0
         if self.start not in self.edges:
             return inf
-        kinds, index = self.kinds(kind)
-        return float(self._left(np.asarray(costs(kinds))[index])[-1][self._numbered[0]])
+        return float(self._left(prices)[-1][self._numbered[0]])
 
     def cheapest(self, prices: NDArray[np.float64]) -> tuple[float, list[int]]:
         """The cost of the cheapest program, and its edges by their numbers, where every edge has a price.
