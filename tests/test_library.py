@@ -53,6 +53,16 @@ def test_a_library_of_ones_own_needs_no_code(tmp_path: Path) -> None:
     assert half.library.name == "mine"
 
 
+def test_gloos_own_reduce_scatter_takes_as_long_as_an_all_reduce() -> None:
+    what = [parse_reduction(f"{goal}:data=1GiB") for goal in ("reduce-scatter", "all-reduce")]
+    best = plan("gpu=8@1GB/s", {"data": 8}, what, library="gloo").candidates[0]
+    scatter, reduce = best.reductions
+    assert scatter.default_seconds == pytest.approx(reduce.default_seconds, rel=0.02)
+    assert scatter.default_seconds == pytest.approx(2 * scatter.seconds, rel=0.02)
+    alone = plan("gpu=8@1GB/s", {"data": 8}, what, library="gloo", placement_only=True).candidates[0]
+    assert alone.seconds == alone.default_seconds == pytest.approx(best.default_seconds)
+
+
 def test_rules_for_chunks_take_the_place_of_the_others() -> None:
     text = (
         f"collectives: {RULES.format('[{algorithms: [ring]}]')}\nin_chunks: {{AllGather: [{{algorithms: [direct]}}]}}"
@@ -64,6 +74,12 @@ def test_rules_for_chunks_take_the_place_of_the_others() -> None:
     assert library.chunked.chunked == library.chunked
     for one in (library, *map(load_library, library_names())):
         assert parse_library_yaml(json.dumps(library_document(one)), "mine.yaml") == one
+    own = parse_library_yaml(text.replace("in_chunks", "own"), "mine.yaml")
+    assert own.rule(Collective.ALL_GATHER, 1) == own.chunked.rule(Collective.ALL_GATHER, 1)
+    assert own.alone.rule(Collective.ALL_GATHER, 1).algorithms == ("direct",)
+    assert own.alone.alone == own.alone
+    assert library.alone is library
+    assert parse_library_yaml(json.dumps(library_document(own)), "mine.yaml") == own
     with pytest.raises(SpecError, match="unknown key 'AllGathers'; did you mean 'AllGather'"):
         parse_library_yaml(text.replace("{AllGather:", "{AllGathers:"), "mine.yaml")
 

@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from meshwright import EngineError, Goal, MeshwrightWarning, Pipelined, Timed, load_library
+from meshwright import (
+    EngineError,
+    Goal,
+    MeshwrightWarning,
+    Pipelined,
+    Plan,
+    Planned,
+    Reduction,
+    Timed,
+    load_library,
+    parse_system,
+    placements,
+)
+from meshwright.language.goals import flat_program
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.calls import KEPT, Calls, Notices
 from meshwright.runtime.role import role_of
@@ -25,6 +38,14 @@ def test_what_is_not_a_time_to_wait_is_refused(timeout: Any) -> None:
         check_timeout(timeout)
 
 
+def plan_for_nccl() -> Plan:
+    """The library's own all-reduce, on nodes that several steps would be faster on with gloo."""
+    system = parse_system("node=4@8GB/s+20us,gpu=8@200GB/s+5us")
+    placement = next(iter(placements(system, {"data": 32})))
+    one, own = Reduction(("data",), 2**28), Pipelined.of(flat_program(Goal.ALL_REDUCE, 2))
+    return Plan(placement, load_library("nccl"), (Planned(one, own, 1, 1, 1),))
+
+
 def test_a_plan_for_another_library_is_said_once_and_on_rank_0_alone() -> None:
     plan = replace(hierarchical(), library=load_library("nccl"))
     notices = Notices(plan, 0)
@@ -35,6 +56,9 @@ def test_a_plan_for_another_library_is_said_once_and_on_rank_0_alone() -> None:
     calibrated = replace(plan, library=replace(plan.library, name="nccl-calibrated"))
     with pytest.warns(MeshwrightWarning, match="made for nccl, but runs on MPICH: .* may be faster$"):
         Notices(calibrated, 0).library("MPICH")
+    linked = plan_for_nccl()
+    with pytest.warns(MeshwrightWarning, match=r"but 7.*ms is predicted, where a plan for gloo takes 6.*ms; "):
+        Notices(linked, 0).library("gloo")
     Notices(plan, 1).library("gloo")
     Notices(calibrated, 0).library("nccl")
     Notices(hierarchical(), 0).library("gloo")  # the profile ring is for any library

@@ -9,6 +9,7 @@
       AllReduce: [{algorithms: [ring]}]
       Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
     in_chunks: {}   # other rules of collectives where chunks flow through the steps of a program
+    own: {}         # other rules of collectives that users call by themselves: engines may have something better
 
 For each collective the first rule applies whose `up_to` is at least the bytes that a device holds. Of the rule's
 `algorithms` that can be used in the group, the library takes the fastest; if none can, the fastest of `otherwise`.
@@ -16,7 +17,7 @@ For each collective the first rule applies whose `up_to` is at least the bytes t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ class Library:
     handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
     no message of a ring is ahead of the others.
     in_chunks: the rules of collectives that work differently where chunks flow through the steps of a program.
+    own: the rules of collectives that work differently where they are called without Meshwright, whose engines compose
+    something better.
     call: seconds that making a call takes of a rank's own time. message: what the library adds to the latency of each
     message. Both count unless the system says what its processors do (`message_rate`).
     adapts: where chunks flow through the steps of a program, the algorithms of all steps are chosen together, so that
@@ -94,6 +97,7 @@ class Library:
     adapts: bool = False
     call: float = 0.0
     message: float = 0.0
+    own: Rules = ()
 
     def __post_init__(self) -> None:
         """Refuse a library without a rule for some collective or size."""
@@ -106,7 +110,7 @@ class Library:
                     f"expected seconds from 0 to {MOST_OVERHEAD:g} for {name!r} of the library {shown(self.name)}, not "
                     f"{shown(getattr(self, name))}"
                 )
-        for rules in (self.rules, self.in_chunks):
+        for rules in (self.rules, self.in_chunks, self.own):
             for entry in as_tuple(
                 rules, tuple, "rules, each of a collective: (Collective.REDUCE, (LibraryRule(…), …))"
             ):
@@ -131,6 +135,13 @@ class Library:
     def chunked(self) -> "Library":
         """The library with the rules that hold where chunks flow through the steps of a program."""
         return replace(self, rules=tuple((dict(self.rules) | dict(self.in_chunks)).items()), in_chunks=())
+
+    @property
+    def alone(self) -> "Library":
+        """The library as it is without Meshwright."""
+        if not self.own:
+            return self
+        return replace(self, rules=tuple((dict(self.rules) | dict(self.own)).items()), own=())
 
 
 def library_names() -> tuple[str, ...]:
@@ -173,13 +184,15 @@ def _library(root: yaml.Node, source: str) -> Library:
         "call": parsed(parse_seconds),
         "message": parsed(parse_seconds),
         "collectives": _collectives,
-        "in_chunks": _some_collectives,
+        "in_chunks": partial(_some_collectives, "in_chunks"),
+        "own": partial(_some_collectives, "own"),
     }
     values = mapping(root, source, "a library", readers, ["collectives"])
     name = values.get("name", Path(source).stem)
     rotates, handshake, adapts = (values.get(key, False) for key in ("rotates", "handshake", "adapts"))
     call, message = (values.get(key, 0.0) for key in ("call", "message"))
-    return Library(name, rotates, values["collectives"], values.get("in_chunks", ()), handshake, adapts, call, message)
+    in_chunks, own = (values.get(key, ()) for key in ("in_chunks", "own"))
+    return Library(name, rotates, values["collectives"], in_chunks, handshake, adapts, call, message, own)
 
 
 def library_document(library: Library) -> dict[str, Any]:
@@ -188,6 +201,7 @@ def library_document(library: Library) -> dict[str, Any]:
     document |= {"handshake": True} if library.handshake else {}
     document |= {"adapts": True} if library.adapts else {}
     document |= {name: f"{seconds!r}s" for name in ("call", "message") if (seconds := getattr(library, name))}
+    document |= {"own": _documents(library.own)} if library.own else {}
     return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
 
 
@@ -210,9 +224,9 @@ def _collectives(node: yaml.Node, source: str) -> Rules:
     return tuple((collective, rules[collective]) for collective in Collective)
 
 
-def _some_collectives(node: yaml.Node, source: str) -> Rules:
+def _some_collectives(key: str, node: yaml.Node, source: str) -> Rules:
     readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
-    rules = mapping(node, source, "'in_chunks'", readers, [])
+    rules = mapping(node, source, repr(key), readers, [])
     return tuple((collective, rules[collective]) for collective in Collective if collective in rules)
 
 

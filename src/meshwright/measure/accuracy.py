@@ -142,7 +142,8 @@ def _outcome(one: Measurement, model: CostModel) -> Outcome:
     """A measurement beside what the model predicts for its program."""
     goal, hierarchy = Goal(one.goal), model.layout.hierarchy
     if one.program == DEFAULT_PROGRAM:
-        program = Pipelined(((flat_program(goal, len(hierarchy.names)), 1),))
+        program = Pipelined.of(flat_program(goal, len(hierarchy.names)))
+        model = CostModel(model.layout, model.library.alone, model.payload)
     else:
         program = parse_pipelined(one.program, hierarchy)
     for each, _ in program.shares:

@@ -189,9 +189,12 @@ def _fitted_library(library: Library, efficiencies: dict[Collective, float]) -> 
             value = max(0.001, min(1.0, efficiencies[kind]))
             rules[kind] = tuple(replace(rule, efficiency=value) for rule in rules[kind])
         changed.append(tuple(rules.items()))
-    return replace(
-        library, name=f"{library.name}-calibrated", rules=changed[0], in_chunks=changed[1], call=0.0, message=0.0
-    )
+    own = []  # slower than the rest by as much as before
+    for kind, slower in library.own:
+        value = min(1.0, efficiencies.get(kind, 1.0))
+        own.append((kind, tuple(replace(rule, efficiency=max(0.001, rule.efficiency * value)) for rule in slower)))
+    fitted = replace(library, rules=changed[0], in_chunks=changed[1], own=tuple(own), call=0.0, message=0.0)
+    return replace(fitted, name=f"{library.name}-calibrated")
 
 
 def _goal(collective: Collective | None) -> Goal:

@@ -229,8 +229,10 @@ def times_of(plan: Plan | Planned) -> dict[str, float]:
 def predict(model: CostModel, communication: Communication, pipelined: Pipelined | None = None) -> Planned:
     """A communication with its times under a model; pipelined: the programs for it, where its goal has programs."""
     goal = communication.goal
-    seconds = predict_seconds(model, communication, pipelined)
-    default = seconds if pipelined is None else model.seconds(flat_program(goal, len(model.layout.levels)), goal)
+    seconds = default = predict_seconds(model, communication, pipelined)
+    if pipelined is not None:
+        alone = CostModel(model.layout, model.library.alone, model.payload) if model.library.own else model
+        default = alone.seconds(flat_program(goal, len(model.layout.levels)), goal)
     return Planned(communication, pipelined, seconds, default, model.bound(goal))
 
 

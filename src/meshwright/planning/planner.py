@@ -116,7 +116,7 @@ class Planner:
                 if axis not in axes:
                     raise PlacementError(unknown("axis", axis, axes))
         self.system, self.axes = system, dict(axes)
-        self.library = as_library(library)
+        self.library = as_library(library).alone if placement_only else as_library(library)
         self.max_steps, self.collectives = max_steps, as_collectives(collectives)
         self.placement_only, self.max_chunks = placement_only, 1 if placement_only else max_chunks
         self.rings = system.order_matters

@@ -4,17 +4,21 @@ import operator
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import log
 from typing import Any, NamedTuple, SupportsIndex
 
-from meshwright.errors import EngineError, MeshwrightWarning
+from meshwright.cost.pipeline import CHUNKS
+from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
 from meshwright.language.goals import Goal, Holding
-from meshwright.planning.plan import Plan, Planned
+from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds
+from meshwright.planning.planner import Planner
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
-from meshwright.text.units import format_amount
+from meshwright.text.units import format_amount, format_seconds
+from meshwright.workload.communication import exposed
 
 Over = str | Iterable[str] | int | None
 """Which reduction is meant: its axes ("data", "data+shard", ["data"]), its number, or None for the only one."""
@@ -78,11 +82,29 @@ class Notices:
         """Say that the plan runs on another library than it was made for."""
         planned = self.plan.library.name.removesuffix("-calibrated")
         if planned in self.LIBRARIES and planned != running:
+            known = running in self.LIBRARIES
+            lost = self._lost(running) if known and not self.silent and "library" not in self.seen else ""
             self._say(
-                f"the plan was made for {planned}, but runs on {running}: results are right, but other programs may be "
-                f"faster{f'; plan with --library {running}' if running in self.LIBRARIES else ''}",
+                f"the plan was made for {planned}, but runs on {running}: results are right, but "
+                f"{lost or 'other programs may be faster'}{f'; plan with --library {running}' if known else ''}",
                 "library",
             )
+
+    def _lost(self, running: str) -> str:
+        """What running on another library is expected to cost; nothing where no time can be computed."""
+        placement, most = self.plan.placement, max(planned.chunks for planned in self.plan.reductions)
+        what = [planned.communication for planned in self.plan.communications]
+        try:
+            best = Planner(placement.system, placement.sizes, what, running, max_chunks=min(most, CHUNKS[-1]))
+            least = best.plan(placement).seconds
+            taken = replace(self.plan, library=best.library)
+            seconds = sum(
+                exposed(one.communication) * predict_seconds(cost_model(taken, one), one.communication, one.pipelined)
+                for one in taken.communications
+            )
+        except MeshwrightError:
+            return ""
+        return f"{format_seconds(seconds)} is predicted, where a plan for {running} takes {format_seconds(least)}"
 
     def chunks(self, number: int, chunks: int, payload: int) -> None:
         """Say that a payload of `payload` bytes is too small to be cut as a reduction was planned for one size only."""
