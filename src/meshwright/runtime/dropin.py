@@ -29,7 +29,7 @@ LAUNCHERS = (
 )
 """The variables in which launchers tell a process its rank and the number of ranks: torchrun, Open MPI and Slurm."""
 
-OLDEST = (2, 13)
+OLDEST = (2, 11)
 """The oldest PyTorch whose process groups Meshwright can stand in for."""
 
 

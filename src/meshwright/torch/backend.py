@@ -86,14 +86,15 @@ class PlannedGroup(dist.ProcessGroup):
         if not hasattr(options, "asyncOp") or len(args) > taken + 1 or named:  # an older form, or defaults
             return native(*args, **named)
         pairs = list(pairs_of(*args[:taken]))
-        size = sum(max(given.nbytes, 0 if out is None else out.nbytes) for given, out in pairs)
+        sizes = [given.nbytes if out is None else max(given.nbytes, out.nbytes) for given, out in pairs]
+        size = sum(sizes)
         service, later = self.service, options.asyncOp
         on_host = self.members.backends.get(pairs[0][0].device.type) == "gloo" if pairs else False
         if service is not None and not self._coalescing and not getattr(options, "rootRank", 0):
             op = OP_NAMES.get(options.reduceOp) if goal.reduces else "sum"
             if op and all(service.takes(goal, op, *pair) for pair in pairs):
-                count = partial(self.owner.tally.add, self.members.label, goal, size, True)
-                done = [service.run(goal, *pair, op, later, count) for pair in pairs]
+                counts = [partial(self._count, goal, each, on_host) for each in sizes]
+                done = [service.run(goal, *pair, op, later, count) for pair, count in zip(pairs, counts, strict=True)]
                 work = as_work(done, [given if out is None else out for given, out in pairs])
                 return self._recorded(goal, size, work, later, on_host)
         started = time.perf_counter()
@@ -104,6 +105,10 @@ class PlannedGroup(dist.ProcessGroup):
             seconds = time.perf_counter() - started
         self.owner.tally.add(self.members.label, goal, size, False, seconds)
         return self._recorded(goal, size, work, later, on_host)
+
+    def _count(self, goal: str, size: int, on_host: bool, seconds: float) -> None:
+        """Count a planned call; on CUDA it is only enqueued when it returns, so its time is not known."""
+        self.owner.tally.add(self.members.label, goal, size, True, seconds if on_host else None)
 
     def _recorded(self, goal: str, size: int, work: Any, later: bool, on_host: bool) -> Any:
         """The work of a call, which is counted if calls are recorded, and watched if its waits are seen by the host."""
