@@ -6,6 +6,7 @@ import pytest
 from meshwright import (
     Level,
     Link,
+    Placement,
     Reduction,
     System,
     load_system,
@@ -14,7 +15,8 @@ from meshwright import (
     plan,
     preset,
 )
-from meshwright.planning.explain import what_would_help, why
+from meshwright.planning.explain import better_plans, what_would_help, why
+from meshwright.planning.planner import Planner
 from tests.strategies import A100
 
 SYSTEMS = {
@@ -47,6 +49,19 @@ def test_the_reason_is_said(system: str, axes: str, reduction: str, library: str
     lines = why(ranking.candidates[0])
     assert len(lines) == 3
     assert re.search(reason, "\n".join(lines)), lines
+
+
+def test_better_plans_on_the_same_system_are_named() -> None:
+    system, what = load_system("node=4@50MB/s,gpu=4@100MB/s"), [Reduction(("data",), 2**26)]
+    planner = Planner(system, {"data": 8, "tensor": 2}, what, "ring")
+    worst = planner.plan(Placement(system, ("data", "tensor"), ((4, 2), (1, 2))))
+    other, chunks = better_plans(worst)
+    assert re.fullmatch(r"another placement, \[\[2, 4\], \[2, 1\]\] for data, tensor", other.change)
+    assert other.seconds == planner.best(1).candidates[0].seconds < 0.99 * worst.seconds
+    assert chunks.change == "plan --chunks 16"
+    assert chunks.seconds < 0.99 * worst.seconds
+    best = plan(system, {"data": 16}, what, library="ring", max_chunks=16).candidates[0]
+    assert better_plans(best) == []
 
 
 def test_what_would_help_names_the_bottleneck_first() -> None:

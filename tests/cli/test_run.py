@@ -83,7 +83,8 @@ def test_torch_locally_as_a_table_from_a_folder_with_traps(plan_file: Path, tmp_
     assert done.returncode == 0, done.stderr
     assert not traps.sprung
     head, *rows = done.stdout.splitlines()
-    assert head.split() == ["reduction", "bytes", "time", "default", "speedup", "result", "program"]
+    assert head.split() == ["reduction", "bytes", "time", "predicted", "default", "speedup", "result", "program"]
+    assert "all ranks are on this machine, whose links are not the plan's" in done.stderr
     assert len(rows) == 6
     assert all("1kB" in row and "right on all ranks" in row for row in rows)
 

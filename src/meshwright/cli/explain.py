@@ -9,7 +9,7 @@ from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table
 from meshwright.cli.ranking import print_ranges
 from meshwright.language.program import step_text
-from meshwright.planning.explain import costs_of, what_would_help, why, why_transfer
+from meshwright.planning.explain import Help, better_plans, costs_of, what_would_help, why, why_transfer
 from meshwright.planning.plan import Plan, Planned
 from meshwright.planning.planfile import read_plan
 from meshwright.runtime.calls import describe
@@ -22,7 +22,7 @@ from meshwright.text.units import format_amount, format_bandwidth, format_bytes,
 def explain(plan_path: Path, as_json: bool) -> None:
     """Show per step and level where the time of the plan file PLAN goes, what the bottleneck is and what would help."""
     plan = read_plan(plan_path)
-    helps = what_would_help(plan)
+    helps, better = what_would_help(plan), better_plans(plan)
     if as_json:
         print_json(
             {
@@ -30,6 +30,7 @@ def explain(plan_path: Path, as_json: bool) -> None:
                 "why": why(plan),
                 "steps": [_document(plan, planned) for planned in plan.reductions],
                 "what_would_help": [{"change": h.change, "seconds": h.seconds} for h in helps],
+                "better_plans": [{"change": h.change, "seconds": h.seconds} for h in better],
             }
         )
         return
@@ -42,12 +43,19 @@ def explain(plan_path: Path, as_json: bool) -> None:
         click.echo(_head(transfer, ""))
         click.echo(f"  {why_transfer(plan, transfer)}")
     click.echo("\nWhat would help, with the same programs:")
-    for entry in helps:
-        click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
+    _print_helps(plan, helps)
     if not helps:
         click.echo("  nothing that can be said of one level alone")
+    if better:
+        click.echo("\nWhat would help, on the same system:")
+        _print_helps(plan, better)
     for planned in plan.reductions:
         _print_others(plan, planned)
+
+
+def _print_helps(plan: Plan, helps: list[Help]) -> None:
+    for entry in helps:
+        click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
 
 
 def _head(planned: Planned, default: str) -> str:

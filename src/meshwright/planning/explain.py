@@ -7,9 +7,14 @@ from meshwright.cost.model import StepCost
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
 from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import count_placements
 from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds, ratio
+from meshwright.planning.planner import Planner
 from meshwright.text.units import format_bytes, format_seconds
 from meshwright.workload.communication import exposed
+
+CUT, FEW = 16, 100
+"""In how many chunks another plan may cut the payload, and how many placements are few."""
 
 NOTABLE = 1.05
 """What makes the bound smaller by this factor is said where the bound is shown."""
@@ -145,7 +150,7 @@ def _load(costs: list[StepCost], level: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What a change to the system would bring, with the same programs."""
+    """What a change would bring."""
 
     change: str
     seconds: float
@@ -181,6 +186,24 @@ def what_would_help(plan: Plan) -> list[Help]:
             if seconds < 0.99 * plan.seconds:
                 helps.append(Help(change, seconds))
     return sorted(helps, key=lambda entry: entry.seconds)
+
+
+def better_plans(plan: Plan) -> list[Help]:
+    """What another plan on the same hardware would bring: one in chunks, or on another placement; the best first.
+
+    Other placements are looked at where there are few. Only what saves at least one percent is named.
+    """
+    at, chunks = plan.placement, max([planned.chunks for planned in plan.reductions], default=1)
+    what = [planned.communication for planned in plan.communications]
+    found = []
+    if chunks == 1:
+        in_chunks = Planner(at.system, at.sizes, what, plan.library, max_chunks=CUT).plan(at)
+        found.append(Help(f"plan --chunks {CUT}", in_chunks.seconds))
+    if count_placements(at.system, at.sizes) <= FEW:
+        (best,) = Planner(at.system, at.sizes, what, plan.library, max_chunks=chunks).best(1).candidates
+        rows = [list(row) for row in best.placement.matrix]
+        found.append(Help(f"another placement, {rows} for {', '.join(best.placement.axes)}", best.seconds))
+    return sorted([each for each in found if each.seconds < 0.99 * plan.seconds], key=lambda each: each.seconds)
 
 
 def costs_of(plan: Plan, planned: Planned) -> list[StepCost]:
