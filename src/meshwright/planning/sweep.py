@@ -19,7 +19,7 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.language.synthesis import KEPT_BITS, rounded, rounded_one
+from meshwright.language.synthesis import KEPT_BITS, rounded
 from meshwright.placement.matrices import Matrix, rows
 from meshwright.planning.terms import REPORTED, Found, Problem, Row, over
 from meshwright.planning.ways import Codes, Ways, later
@@ -258,15 +258,23 @@ class Sweep:
         """The placements with their sums as the tables are now; the time itself where it is known of the whole."""
         sums = rounded(self._sums(len(pool.keys), self.tables, list(pool.codes)))
         if self.problem.total is not None:
-            for at, key in enumerate(pool.keys.tolist()):
-                if key in self.timed:
-                    sums[at] = rounded_one(self.timed[key])
+            times = self._times(pool.keys)
+            sums = np.where(np.isnan(times), sums, rounded(times))
         return _Pool(sums, pool.keys, pool.codes)
+
+    def _times(self, keys: Numbers) -> Times:
+        """The times of whole placements, where they are known; elsewhere not a number."""
+        if not self.timed:
+            return np.full(len(keys), np.nan)
+        known = np.fromiter(self.timed, np.int64)
+        order = np.argsort(known)
+        at = order[np.minimum(np.searchsorted(known, keys, sorter=order), len(known) - 1)]
+        return np.where(known[at] == keys, np.fromiter(self.timed.values(), np.float64)[at], np.nan)
 
     def _are_known(self, pool: _Pool) -> NDArray[np.bool_]:
         """Which placements have nothing but times."""
         if self.problem.total is not None:
-            return np.array([key in self.timed for key in pool.keys.tolist()], np.bool_)
+            return ~np.isnan(self._times(pool.keys))
         found = np.full(len(pool.keys), True)
         for known, codes in zip(self.known, pool.codes, strict=True):
             found &= known.take(codes)
