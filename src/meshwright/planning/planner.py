@@ -15,7 +15,7 @@ from meshwright.errors import PlacementError, SpecError
 from meshwright.language.goals import Goal
 from meshwright.language.program import Collective, Pipelined, as_collectives
 from meshwright.language.synthesis import MAX_STEPS, ProgramGraph, program_graph
-from meshwright.placement.layout import Layout, check_links, layout_of
+from meshwright.placement.layout import Column, Layout, check_links, layout_of
 from meshwright.placement.matrices import Matrix
 from meshwright.placement.placement import Placement, check_fit
 from meshwright.planning.constraints import Constraint, allowed_rows
@@ -125,6 +125,7 @@ class Planner:
         self.per_byte: dict[tuple[Goal, Row], float] = {}
         self.models: dict[Row, dict[tuple[object, ...], CostModel]] = {}
         self.searched: dict[tuple[object, ...], Searched] = {}
+        self.shared: dict[tuple[Communication, Row], dict[tuple[Column, ...], float]] = {}
         self.orders: dict[Matrix, Order] = {}
 
     def best(
@@ -222,7 +223,14 @@ class Planner:
         names, weight = list(self.axes), exposed(one)
         rows = frozenset(names.index(axis) for axis in one.axes)
         radices = tuple(prod(matrix[row][level] for row in rows) for level in range(len(self.system.levels)))
-        return Sharing(rows, lambda columns: weight * self._fastest(one, Layout(self.system, radices, columns)))
+        known = self.shared.setdefault((one, radices), {})
+
+        def seconds(columns: tuple[Column, ...]) -> float:
+            if columns not in known:  # the same ones come again on many matrices
+                known[columns] = weight * self._fastest(one, Layout(self.system, radices, columns))
+            return known[columns]
+
+        return Sharing(rows, seconds)
 
     def _term(self, one: Communication) -> Term:
         """A communication as the search sees it; on rings, where its radices do not tell its time, with bounds."""
