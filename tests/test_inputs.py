@@ -166,7 +166,7 @@ def test_damaged_plan_files(tmp_path: Path, edit: Callable[[str], str], message:
 def test_a_plan_file_that_names_five_million_nodes_costs_little(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     mw.write_plan(small_plan("node=5000000@1GB/s,gpu=8@9GB/s"), path)
-    assert path.stat().st_size < 2000
+    assert path.stat().st_size < 4000
     assert mw.read_plan(path).placement.system.devices == 40_000_000
     assert run("explain", str(path)).exit_code == 0
     local = "40,000,000 ranks are too many for this machine: --local starts at most 1,024"
