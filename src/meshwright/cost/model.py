@@ -173,7 +173,8 @@ class CostModel:
         ]
         missing = {key: kind.kind for key, kind in zip(keys, kinds, strict=True) if key not in self._priced}
         if missing:
-            options = [self._options(kind, rule) for (_, rule, _), kind in missing.items()]
+            # Of one byte, so that prices do not depend on which payload is asked for first.
+            options = [self._options(kind, rule, 1) for (_, rule, _), kind in missing.items()]
             found = loads(self.layout, self.library, [entry for each in options for entry in each.entries])
             held = [each.entries[0].sharing.held for each in options]
             every = priced(found, [each.algorithms for each in options], held)
@@ -207,10 +208,6 @@ class CostModel:
         """No algorithm can be faster."""
         return bound(self.layout, goal, self.payload)
 
-    def _bytes(self, scattered: int) -> float:
-        """The bytes that a device holds when it is scattered along the given levels."""
-        return self.payload / self.layout.divisors[scattered]
-
     def rule(self, kind: StepKind) -> LibraryRule:
         """The library's rule for a step of this kind."""
         return self.library.rule(kind.step.collective, float(self.all_held(Families([family_of(kind)]))[0]))
@@ -221,13 +218,14 @@ class CostModel:
 
     def options(self, kind: StepKind, rule: LibraryRule) -> list[StepCost]:
         """A step of this kind with each of the algorithms that a rule allows."""
-        return self._costs(self._options(kind, rule))
+        return self._costs(self._options(kind, rule, self.payload))
 
-    def _options(self, kind: StepKind, rule: LibraryRule) -> Options:
+    def _options(self, kind: StepKind, rule: LibraryRule, payload: int) -> Options:
         collective = kind.step.collective
         grouping, scattered = kind.step.grouping, kind.scattered
         # Mostly all groups hold the same.
-        held = [self._bytes(each) for each in (scattered if len(set(scattered)) > 1 else scattered[:1])]
+        sets = scattered if len(set(scattered)) > 1 else scattered[:1]
+        held = [payload / self.layout.divisors[levels] for levels in sets]
         sharing = contention(self.layout, grouping, self._spread(grouping), held)
         for names in (rule.algorithms, rule.otherwise):
             found = {name: self._phases(name, collective, sharing) for name in names}
