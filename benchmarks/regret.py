@@ -39,6 +39,8 @@ OTHERS = (
 )
 PAYLOADS = (100 << 10, 1 << 20, 1 << 22)
 MOST = 16
+BURST = 18_000
+"""Two packets: with more, small payloads would cross the links of devices in no time."""
 CHUNKS = (2, 4, 8, 16)
 PATIENCE = Patience(least=3, most=15, width=0.02, budget=8.0)
 
@@ -77,7 +79,7 @@ def file(spec: str) -> Path:
 def measure(spec: str, payloads: Sequence[int]) -> None:
     """Measure one system."""
     system = parse_system(spec)
-    with temporary(system, f"regret{os.getpid()}") as bed:
+    with temporary(system, f"regret{os.getpid()}", BURST) as bed:
         measure_on(bed, Job(system, [case(spec, payload) for payload in payloads], file(spec), PATIENCE, timeout=60.0))
 
 

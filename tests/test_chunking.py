@@ -139,7 +139,7 @@ def crowded(steps: Sequence[tuple[StepCost, int]]) -> float:
             if slow == shared or not needed:
                 continue
             alone = sum(loads[slow] for loads in waiting)
-            gets = 0.73 * len(waiting) / (0.73 * len(waiting) + len(others))
+            gets = 0.73 / (0.73 + len(others))
             together = sum(loads[shared] for loads in others) / (1 - gets)
             done = together * gets / (needed / alone)  # of what the waiting steps have to do, in seconds
             longest = max(longest, alone + max(0.0, together - done))
@@ -338,7 +338,8 @@ def test_programs_whose_steps_are_slow_take_turns() -> None:
     # No level is busy for long, but a step waits for its messages: another program's steps wait at the same time.
     system = parse_system("rack=8@10GB/s+1us,node=8@100GB/s+20us,gpu=2@25GB/s")
     (placement,) = placements(system, {"d": 128})
-    model = CostModel(layout_of(placement, ["d"]), load_library("openmpi"), 1 << 20)
+    library = replace(load_library("openmpi"), adapts=True)
+    model = CostModel(layout_of(placement, ["d"]), library, 1 << 20)
     found = Pipeline(model, Goal.REDUCE, 64)
     searched = search(found, program_graph(3, Goal.REDUCE, 4))
     (best,) = searched.programs

@@ -74,7 +74,7 @@ def test_a_plan_has_what_engines_run_first() -> None:
         Reduction(("data",), 8, 1, Goal.REDUCE),
         Reduction(("data",), 4),
     ]
-    best = plan(parse_system("node=2@1GB/s,gpu=2@8GB/s"), {"data": 4}, sent).candidates[0]
+    best = plan(parse_system("node=2@1GB/s,gpu=2@8GB/s"), {"data": 4}, sent, max_chunks=1).candidates[0]
     assert [one.communication for one in best.communications] == [sent[1], sent[2], sent[0]]
     assert [one.communication for one in best.reductions] == sent[1:]
     assert best.program_text(best.reductions[1]) == best.reductions[1].program.text(best.hierarchy(best.reductions[1]))

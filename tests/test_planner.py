@@ -31,7 +31,7 @@ def test_the_best_plans_are_those_of_brute_force(
     system, axes, reductions, library = problem
     brute = BruteForce(list(reductions), library)
     totals = [brute.seconds(placement) for placement in placements(system, axes)]
-    ranking = plan(system, axes, reductions, library=library, top=3, max_steps=3)
+    ranking = plan(system, axes, reductions, library=library, top=3, max_steps=3, max_chunks=1)
     assert [c.seconds for c in ranking.candidates] == pytest.approx(sorted(totals)[:3], rel=1e-9)
     assert ranking.placements == len(totals)
     for candidate in ranking.candidates:
@@ -64,7 +64,7 @@ def test_several_reductions_share_the_fast_place() -> None:
 
 def test_a_placement_and_one_reduction_rank_its_programs() -> None:
     placement = Placement(A100, ("data", "shard"), ((2, 2), (2, 8)))
-    ranking = plan(A100, AXES, [parse_reduction("shard=1GiB")], placement=placement, top=100)
+    ranking = plan(A100, AXES, [parse_reduction("shard=1GiB")], placement=placement, top=100, max_chunks=1)
     assert len(ranking.candidates) == 93
     assert len({c.reductions[0].program for c in ranking.candidates}) == 93
     assert all(a.seconds <= b.seconds * (1 + 1e-9) for a, b in pairwise(ranking.candidates))

@@ -93,7 +93,7 @@ def test_the_best_placements_are_those_of_brute_force(
     system, axes, what, library = problem
     brute = BruteForce(what, library)
     expected = sorted(brute.seconds(placement) for placement in placements(system, axes))
-    found = Planner(system, axes, what, library, 3).best(top)
+    found = Planner(system, axes, what, library, 3, max_chunks=1).best(top)
     assert [c.seconds for c in found.candidates] == pytest.approx(expected[:top], rel=1e-9)
     assert found.placements == len(expected)
     assert 1 <= found.evaluated <= found.placements

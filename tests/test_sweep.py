@@ -156,10 +156,10 @@ def test_near_ties_are_left_to_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(sweep)
 
     monkeypatch.setattr(Sweep, "_prepare", spy)
-    swept = Planner(system, axes, what).best(3)
+    swept = Planner(system, axes, what, max_chunks=1).best(3)
     assert (swept.placements, swept.evaluated, runs) == (2008, 3, [1])
     monkeypatch.setattr(sweep_module, "MAX_PLACEMENTS", 2007)  # too many for a sweep
-    one_by_one = Planner(system, axes, what).best(3)
+    one_by_one = Planner(system, axes, what, max_chunks=1).best(3)
     assert one_by_one.candidates == swept.candidates
     assert one_by_one.evaluated > 3
     assert runs == [1]

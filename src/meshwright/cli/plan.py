@@ -24,7 +24,7 @@ from meshwright.placement.placement import parse_axes, parse_placement
 from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
 from meshwright.planning.orders import habits
 from meshwright.planning.planfile import write_plan
-from meshwright.planning.planner import Planner
+from meshwright.planning.planner import DEFAULT_CHUNKS, Planner
 from meshwright.planning.planner import plan as make_plan
 from meshwright.planning.ranking import Ranking, Sofar
 from meshwright.planning.sizes import Choices, check_memory, choose_sizes, with_devices
@@ -97,8 +97,8 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
 @options.max_steps
 @options.number(
     "--chunks",
-    1,
-    "Cut payloads into at most this many chunks that flow through the steps, where that is faster.",
+    DEFAULT_CHUNKS,
+    "Cut payloads into at most this many chunks that flow through the steps, where that is faster; 1 forbids it.",
     most=CHUNKS[-1],
 )
 @options.out("Write the best plan to this file.")

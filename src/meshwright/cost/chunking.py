@@ -57,8 +57,9 @@ Timed = tuple[float, int]
 class Searched:
     """The best programs with their numbers of chunks, the fastest first.
 
-    least: no program in any of the numbers of chunks, and no mix of different ones, takes fewer seconds. gap: by which
-    share of the best possible time the first may be slower; 0 where it is proven to be the best, but for `MARGIN`.
+    least: no program in any of the numbers of chunks takes fewer seconds, and no mix of different ones where mixes are
+    planned: under libraries that adapt. gap: by which share of the best possible time the first may be slower; 0 where
+    it is proven to be the best, but for `MARGIN`.
     """
 
     programs: tuple[Pipelined, ...]
@@ -96,12 +97,15 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
     order = {path: (rounded_one(seconds), chunks, len(path)) for path, (seconds, chunks) in found.items()}
     ordered = sorted(found, key=order.__getitem__)[:top]
     best = [Pipelined.of(graph.program(path), found[path][1]) for path in ordered]
-    mixed_least, mixed = bounds.mix(min(enough, (1 - WORTH) * times[0]))
+    adapts = pipeline.model.library.adapts
+    # Real libraries let the programs of a mix wait for each other: mixes took up to twice as long as predicted.
+    walked = min(enough, times[0] / (1 + NEARLY), left)
+    mixed_least, mixed = bounds.mix(min(enough, (1 - WORTH) * times[0])) if adapts else (walked, None)
     best = [mixed, *best][:top] if mixed is not None else best
     if best[0].chunks > 1 and pipeline.seconds(best[0]) > (1 - GAINED) * whole:
         best = [best_whole, *(one for one in best if one != best_whole)][:top]
     seconds, least = pipeline.seconds(best[0]), min(mixed_least, whole)
-    gap = max(seconds / left - 1, seconds / least - 1 if seconds > MARGIN * least else 0.0, 0.0)
+    gap = max(seconds / left - 1, seconds / least - 1 if adapts and seconds > MARGIN * least else 0.0, 0.0)
     return Searched(tuple(best), least, gap)
 
 

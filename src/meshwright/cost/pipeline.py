@@ -268,8 +268,7 @@ def _waiting(loads: Table) -> Table:
     busy = np.einsum("nkpa,nkpb->npab", limited, loads)  # how long the steps that level a limits keep level b busy
     own = np.diagonal(busy, axis1=2, axis2=3)
     meet = (many[..., None, :] > 0) & (busy > 0) & ~np.eye(levels, dtype=np.bool_)
-    flows = np.where(meet, UNEVEN * many[..., None], 0.0)
-    gets = flows / np.maximum(flows + many[..., None, :], 1)
+    gets = np.where(meet, UNEVEN / (UNEVEN + many[..., None, :]), 0.0)
     needs = np.where(meet, busy, 1.0) / np.where(meet, own[..., None], 1.0)
     late = own[..., None, :] / (1 - gets) * np.maximum(0.0, 1 - gets / needs)
     found: Table = np.where(meet, own[..., None] + late, 0.0).max(axis=(2, 3))

@@ -33,6 +33,9 @@ from meshwright.workload.workload import Workload
 
 DEFAULT_LIBRARY = "ring"
 
+DEFAULT_CHUNKS = 16
+"""Into how many chunks a payload may be cut, unless told otherwise."""
+
 MAX_TOP = 1_000_000
 """The most candidates."""
 
@@ -48,7 +51,7 @@ def plan(
     top: int = 10,
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
-    max_chunks: int = 1,
+    max_chunks: int = DEFAULT_CHUNKS,
     ranges: bool = True,
     placement_only: bool = False,
     watch: Callable[[Sofar], object] = lambda _: None,
@@ -57,7 +60,7 @@ def plan(
 
     A system and a library may be given as `load_system` and `load_library` take them. With a `placement`, only that
     one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
-    proven to be the best under the model, the first k the k best. With `max_chunks` above 1, payloads may be cut into
+    proven to be the best under the model, the first k the k best. Unless `max_chunks` is 1, payloads may be cut into
     chunks that flow through the steps of a program, or of several. The first candidate also has the best programs for
     payloads of other sizes, unless `ranges` is False; finding them can take longer than the plan itself. With
     `placement_only`, the library's own collectives are the only programs: for who can change the mesh alone. `watch` is
@@ -102,7 +105,7 @@ class Planner:
         library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
         max_steps: int = MAX_STEPS,
         collectives: Collection[Collective | str] = tuple(Collective),
-        max_chunks: int = 1,
+        max_chunks: int = DEFAULT_CHUNKS,
         placement_only: bool = False,
     ) -> None:
         """Refuse what cannot be planned."""

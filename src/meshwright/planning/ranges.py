@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
 
-from meshwright.cost.chunking import WORTH, search
+from meshwright.cost.chunking import GAINED, WORTH, search
 from meshwright.cost.library import Library
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
@@ -112,7 +112,7 @@ class Envelope:
         (plain,) = self._plain(payload)
         known = [self.best.get(payload, plain), *(_recut(pipeline, one) for one in shares.values())]
         best = plain
-        for mixed, gain in ((False, NEAR), (True, WORTH)):
+        for mixed, gain in ((False, GAINED), (True, WORTH)):
             some = [one for one in known if (len(one.shares) > 1) is mixed]
             fastest = min([best, *some], key=lambda one: (self.seconds(one, payload), one.chunks))
             if self.seconds(fastest, payload) <= (1 - gain) * self.seconds(best, payload):

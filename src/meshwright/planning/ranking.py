@@ -20,7 +20,8 @@ class Ranking:
     the best.
     at_least: no placement takes less; given where the search was interrupted, so that the candidates are only the best
     found so far.
-    least_seconds: on the first one's placement, no program in chunks and no mix of different programs takes less.
+    least_seconds: on the first one's placement no program in chunks takes less, and under a library that adapts no mix
+    of different programs.
     """
 
     candidates: tuple[Plan, ...]
@@ -55,7 +56,8 @@ class Ranking:
             found = ": under the model, none of them is faster." if total > 1 else "."
         if self.least_seconds is not None:
             least, where = format_seconds(self.least_seconds), "on it" if total == 1 else "on the best of them"
-            found += f" No program in chunks and no mix of different ones takes less than {least} {where}."
+            mixes = " and no mix of different ones" if self.candidates[0].library.adapts else ""
+            found += f" No program in chunks{mixes} takes less than {least} {where}."
         return searched + found
 
 

@@ -15,7 +15,7 @@ from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.layout import check_links
 from meshwright.placement.placement import AXES_EXAMPLE
 from meshwright.planning.constraints import Constraint, ConstraintRule, check_constraint
-from meshwright.planning.planner import DEFAULT_LIBRARY, Planner
+from meshwright.planning.planner import DEFAULT_CHUNKS, DEFAULT_LIBRARY, Planner
 from meshwright.planning.ranking import Ranking
 from meshwright.system.model import System
 from meshwright.text.spec import check_names
@@ -105,7 +105,7 @@ def choose_sizes(
     top: int = 10,
     max_steps: int = MAX_STEPS,
     collectives: Collection[Collective | str] = tuple(Collective),
-    max_chunks: int = 1,
+    max_chunks: int = DEFAULT_CHUNKS,
     placement_only: bool = False,
     watch: Callable[[Choices], object] = lambda _: None,
 ) -> Choices:
