@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study pipelines soak fuzz reproduction pictures format clean
+.PHONY: demo test lint types unit bench study study-nccl pipelines soak fuzz reproduction pictures format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -32,6 +32,9 @@ bench: $(VENV)/.installed-dev
 
 study: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.study
+
+study-nccl: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.nccl
 
 pipelines: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.pipelines

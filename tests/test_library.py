@@ -92,7 +92,11 @@ def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
 
 @pytest.mark.parametrize(
     ("library", "collective", "largest"),
-    [("openmpi", Collective.ALL_REDUCE, 8191), ("gloo", Collective.REDUCE_SCATTER, 16384)],
+    [
+        ("openmpi", Collective.ALL_REDUCE, 8191),
+        ("gloo", Collective.REDUCE_SCATTER, 16384),
+        ("nccl-sockets", Collective.ALL_REDUCE, 65536),
+    ],
 )
 def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
     library: str, collective: Collective, largest: int
@@ -109,7 +113,11 @@ def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
     assert f"| `{library}` | {collective} | {largest:,} B |" in page
 
 
-JUMPING = [("openmpi", Collective.ALL_REDUCE), ("gloo", Collective.REDUCE_SCATTER)]
+JUMPING = [
+    ("openmpi", Collective.ALL_REDUCE),
+    ("gloo", Collective.REDUCE_SCATTER),
+    ("nccl-sockets", Collective.ALL_REDUCE),
+]
 
 
 @given(cases(max_devices=32), st.sampled_from(library_names()), st.sampled_from(PROGRAM_GOALS), st.data())
