@@ -60,7 +60,7 @@ def test_switches_add_up_over_several_levels() -> None:
     for inner, seconds in ((reducing, 1.0), (replace(reducing, bypass=True), 1.875), (Link(1e9), 1.875)):
         system = System("sharp", (Level("node", 4, reducing), Level("gpu", 4, inner)))
         best = plan(system, {"a": 16}, [Reduction(("a",), 10**9)], library="nccl").candidates[0]
-        assert best.default_seconds == pytest.approx(seconds)
+        assert best.default_seconds == pytest.approx(seconds, rel=1e-4)  # and the call
 
 
 def test_a_ring_that_runs_both_ways_reaches_the_bound_on_a_ring() -> None:

@@ -10,6 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+IGNORED = tuple(number for number in ENDING if signal.getsignal(number) is signal.SIG_IGN)
+"""Those that this process was started to ignore, as by nohup, or in the background of a script."""
+
 
 class Interrupted(BaseException):
     """A signal asked this process to end."""
