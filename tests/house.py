@@ -28,6 +28,7 @@ ROOMS = (
     ("torch", "jax", "mpi"),
     ("testbed",),
     ("measure",),
+    ("show",),
     ("cli",),
 )
 """A room may import from itself and from those before it. Those on one line stand side by side: neither imports the

@@ -33,6 +33,7 @@ VERBS = {
     "programs": "List or count the valid programs of a hierarchy.",
     "reproduce": "Repeat the evaluation of the P2 paper.",
     "run": "Run a plan for real, check the results, and time it.",
+    "show": "Show a plan as a trace, or as data.",
     "systems": "List the built-in systems.",
     "testbed": "Emulate a hierarchical cluster on this machine.",
     "workload": "Show or derive what a training step sends.",

@@ -1,0 +1,38 @@
+"""What was measured of a plan: the times of its programs, found among the measurements of `meshwright bench`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
+from meshwright.planning.plan import Plan, Planned
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The median seconds of a program, and of the library's own collective where that was measured too."""
+
+    engine: str
+    seconds: float
+    default_seconds: float | None
+    repetitions: int
+
+
+def measured(plan: Plan, planned: Planned, measurements: Iterable[Measurement]) -> Measured | None:
+    """What was measured of one of a plan's communications: the same placement, payload and program; None: nothing."""
+    text, at, one = plan.program_text(planned), plan.placement, planned.communication
+    rows = dict(zip(at.axes, at.matrix, strict=True))
+    shape = [(level.name, level.count) for level in at.system.levels]
+    found: dict[str, Measurement] = {}
+    for each in measurements:
+        where = each.placement()
+        same = [(level.name, level.count) for level in where.system.levels] == shape
+        same = same and dict(zip(where.axes, where.matrix, strict=True)) == rows and not each.alone
+        what = set(each.over) == set(one.axes) and each.goal == one.goal and each.bytes == one.bytes
+        if same and what and each.seconds and each.program in (text, DEFAULT_PROGRAM):
+            found[each.program] = each
+    mine, default = found.get(text), found.get(DEFAULT_PROGRAM)
+    if mine is None:
+        return None
+    known = None if default is None else median(default.seconds)
+    return Measured(mine.engine, median(mine.seconds), known, len(mine.seconds))

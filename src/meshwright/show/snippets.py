@@ -1,0 +1,91 @@
+"""Snippets: what to copy to run a plan: the command that gives it again, and lines for PyTorch, JAX and MPI."""
+
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+
+from meshwright.cost.library import library_names, load_library
+from meshwright.errors import MeshwrightError
+from meshwright.export.mesh import mesh_code
+from meshwright.language.goals import Goal
+from meshwright.planning.plan import Plan
+from meshwright.planning.planner import DEFAULT_CHUNKS, DEFAULT_LIBRARY
+from meshwright.system.model import System
+from meshwright.system.read import parse_system, preset, preset_names
+from meshwright.text.spec import format_counts
+from meshwright.text.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Something to copy, and a note on what it needs."""
+
+    name: str
+    text: str
+    note: str = ""
+
+
+def snippets(plan: Plan) -> list[Snippet]:
+    """What to copy to have a plan's placement and programs."""
+    mesh = mesh_code(plan.placement)
+    reducer = "meshwright.torch.Reducer(meshwright.read_plan('plan.json'))"
+    found = [
+        command(plan),
+        Snippet(
+            "PyTorch",
+            "torchrun … -m meshwright launch --plan plan.json train.py\n\n"
+            f"# or by hand: the mesh, and the plan's programs\nmesh = {mesh['torch']}\nreducer = {reducer}",
+            "plan.json is what `meshwright plan --out plan.json` writes.",
+        ),
+        Snippet("JAX", f"mesh = {mesh['jax']}"),
+        Snippet(
+            "MPI",
+            "meshwright export plan.json --to rankfile --hostfile hosts --out ranks\n"
+            "mpirun --rankfile ranks python train.py\n\n"
+            "# in train.py\nreducer = meshwright.mpi.Reducer(meshwright.read_plan('plan.json'))",
+        ),
+    ]
+    if mesh["megatron"].startswith("order "):
+        found.append(Snippet("Megatron", mesh["megatron"]))
+    return found
+
+
+def command(plan: Plan) -> Snippet:
+    """The command that gives a plan again; the note says which files it needs, where text is not enough."""
+    missing = []
+    at, library = plan.placement, plan.library
+    system = _system_text(at.system)
+    if system is None:
+        system, missing = "system.yaml", ["system.yaml: the system, which has more than a description can say"]
+    words = ["meshwright", "plan", "--system", system, "--axes", format_counts(at.sizes)]
+    plain = all(not one.communication.hidden and one.pipelined is not None for one in plan.communications)
+    if plain:
+        for planned in plan.communications:
+            one = planned.communication
+            goal = "" if one.goal is Goal.ALL_REDUCE else f"{one.goal}:"
+            times = f"*{one.count}" if one.count > 1 else ""
+            words += ["--reduce", f"{goal}{'+'.join(one.axes)}={format_bytes(one.bytes)}{times}"]
+    else:
+        words += ["--workload", "workload.yaml"]
+        missing.append("workload.yaml: the workload that the plan was made for")
+    words += ["--placement", str([list(row) for row in at.matrix]).replace(" ", "")]
+    if library.name not in library_names() or load_library(library.name) != library:
+        words += ["--library", "library.yaml"]
+        missing.append("library.yaml: the library's profile")
+    elif library.name != DEFAULT_LIBRARY:
+        words += ["--library", library.name]
+    timed = [each.pipelined.chunks for one in plan.communications for each in (*one.ranges, *one.alternatives)]
+    chunks = max([*timed, *(one.chunks for one in plan.communications)])
+    if chunks > DEFAULT_CHUNKS or chunks == 1:
+        words += ["--chunks", str(chunks)]
+    text = " ".join(shlex.quote(word) for word in words)
+    return Snippet("Command line", text, f"It needs {'; '.join(missing)}." if missing else "")
+
+
+def _system_text(system: System) -> str | None:
+    """What `--system` takes to give exactly this system: its name; None where only a file does."""
+    with suppress(MeshwrightError):
+        known = system.name.partition(":")[0] in preset_names()
+        if (preset if known else parse_system)(system.name) == system:
+            return system.name
+    return None

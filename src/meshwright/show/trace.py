@@ -1,0 +1,160 @@
+"""Traces: a plan in time as Chrome's trace events, which Perfetto and chrome://tracing show.
+
+A process is a device. Its first track has the communications one after the other, each once; the second has what was
+measured of them. Below, there is a track for the links of each level, and more than one where steps overlap there.
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import islice, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from meshwright.language.program import Step
+from meshwright.measure.records import Measurement
+from meshwright.placement.hierarchy import digits_of, number_of
+from meshwright.placement.placement import Placement
+from meshwright.planning.plan import Plan, Planned
+from meshwright.runtime.calls import describe
+from meshwright.show.measured import Measured, measured
+from meshwright.show.timeline import Timeline, timeline
+from meshwright.text.files import write_file
+
+MOST_DEVICES = 256
+"""With more devices, only some of each kind have a process."""
+
+MOST_EVENTS = 400_000
+"""A trace has at most about this many events, so that it can be opened; beyond, fewer devices have a process."""
+
+PREDICTED, MEASURED = 1, 2
+"""The tracks of the whole communications."""
+
+Event = dict[str, Any]
+
+
+def write_trace(plan: Plan, path: Path, measurements: Sequence[Measurement] = ()) -> str:
+    """Write the trace of a plan to a file; returns which devices are left out, if some are."""
+    document = trace_document(plan, measurements)
+    write_file(path, json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", "the trace")
+    return str(document["otherData"].get("shown", ""))
+
+
+def trace_document(plan: Plan, measurements: Sequence[Measurement] = ()) -> dict[str, Any]:
+    """The trace of a plan, as plain data."""
+    system, lines = plan.placement.system, [timeline(plan, planned) for planned in plan.communications]
+    spans = sum(sum(len(span.phase.loads) for span in line.spans()) for line in lines)
+    devices = _devices(system.counts, min(MOST_DEVICES, max(1, MOST_EVENTS // max(1, spans))))
+    about: dict[str, Any] = {"system": system.name, "library": plan.library.name, "devices": system.devices}
+    if len(devices) < system.devices:
+        about["shown"] = f"{len(devices)} of {system.devices:,} devices have a process; the others do the same"
+    seen = [measured(plan, planned, measurements) for planned in plan.communications]
+    names, events = [], []
+    for device in devices:
+        one = _Device(plan, device)
+        start = 0.0
+        for planned, line, known in zip(plan.communications, lines, seen, strict=True):
+            one.add(planned, line, start, known)
+            start += max(planned.seconds, known.seconds if known else 0.0)
+        names += one.names()
+        events += one.events
+    events.sort(key=lambda event: (event["ts"], event["pid"], event["tid"]))
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ms", "otherData": about}
+
+
+def _devices(counts: Sequence[int], most: int) -> list[int]:
+    """The devices that have a process: all, or of each level the first two, which are of different kinds."""
+    if prod(counts) <= most:
+        return list(range(prod(counts)))
+    digits = product(*(range(min(count, 2)) for count in counts))
+    return [number_of(each, counts) for each in islice(digits, most)]
+
+
+class _Device:
+    """The events of one device."""
+
+    def __init__(self, plan: Plan, device: int) -> None:
+        self.plan, self.device = plan, device
+        self.levels = [level.name for level in plan.placement.system.levels]
+        self.events: list[Event] = []
+        self.busy: dict[tuple[int, int], float] = {}  # by level and lane, when the last event ends
+
+    def add(self, planned: Planned, line: Timeline, start: float, known: Measured | None) -> None:
+        """Add one of the plan's communications, which starts at `start` seconds, and what was measured of it."""
+        one, axes = planned.communication, planned.communication.axes
+        name = one.name or describe(planned)
+        args = {"program": self.plan.program_text(planned), "count": one.count, "hidden": one.hidden}
+        self._event(PREDICTED, name, start, start + planned.seconds, args | {"bytes": one.bytes})
+        if known is not None:
+            args = {"engine": known.engine, "repetitions": known.repetitions}
+            self._event(MEASURED, name, start, start + known.seconds, args)
+        digits = _digits(self.plan.placement, axes, self.device)
+        for span in line.spans():
+            flow = line.flows[span.flow]
+            if flow.program is not None and not _takes_part(flow.program.steps[span.step], digits):
+                continue
+            begin, end = start + span.start, start + span.end
+            for load in (load for load in span.phase.loads if load.bytes):
+                args = {"chunk": span.chunk, "algorithm": flow.costs[span.step].algorithm}
+                args |= {"link_bytes": load.bytes, "link_seconds": load.seconds}
+                lane = self._lane(self.levels.index(load.level), begin, end)
+                self._event(lane, flow.names[span.step], begin, end, args)
+
+    def _lane(self, level: int, start: float, end: float) -> int:
+        """The number of a track of a level where nothing is under way."""
+        lane = 0
+        while self.busy.get((level, lane), 0.0) > start + 1e-12:
+            lane += 1
+        self.busy[level, lane] = end
+        return _track(level, lane)
+
+    def _event(self, track: int, name: str, start: float, end: float, args: dict[str, Any]) -> None:
+        # Both ends are rounded, to nanoseconds, so that events which follow each other still do.
+        begin, until = round(start * 1e6, 3), round(end * 1e6, 3)
+        kind = "measured" if track == MEASURED else "predicted"
+        event = {"ph": "X", "name": name, "cat": kind, "pid": _process(self.device), "tid": track, "ts": begin}
+        self.events.append(event | {"dur": round(until - begin, 3), "args": args})
+
+    def names(self) -> list[Event]:
+        """The names of the process and its tracks."""
+        at = ", ".join(f"{axis} {k}" for axis, k in self.plan.placement.coordinates(self.device).items())
+        found = [_name("process_name", _process(self.device), 0, name=f"device {self.device} ({at})")]
+        tracks = {PREDICTED: "communications, predicted"}
+        if any(event["tid"] == MEASURED for event in self.events):
+            tracks[MEASURED] = "communications, measured"
+        for level, lane in sorted(self.busy):
+            more = f" ({lane + 1})" if lane else ""
+            tracks[_track(level, lane)] = f"links of {self.levels[level]}, predicted{more}"
+        for track, name in tracks.items():
+            found.append(_name("thread_name", _process(self.device), track, name=name))
+            found.append(_name("thread_sort_index", _process(self.device), track, sort_index=track))
+        return found
+
+
+def _digits(placement: Placement, axes: Sequence[str], device: int) -> list[int]:
+    """The digits of a device in the hierarchy of its reduction group."""
+    rows, found = placement.rows(axes), []
+    positions = digits_of(device, placement.system.counts)
+    for position, column in zip(positions, zip(*placement.matrix, strict=True), strict=True):
+        digits, factors = digits_of(position, column), [column[row] for row in rows]
+        if prod(factors) > 1:
+            found.append(number_of([digits[row] for row in rows], factors))
+    return found
+
+
+def _takes_part(step: Step, digits: Sequence[int]) -> bool:
+    """Whether a device is in a group of a step: with masters, only those with zeros below the group's levels are."""
+    return not (step.grouping.masters and any(digits[step.grouping.last + 1 :]))
+
+
+def _process(device: int) -> int:
+    """The number of a device's process: Perfetto takes process 0 to be an idle processor."""
+    return device + 1
+
+
+def _track(level: int, lane: int) -> int:
+    return 1000 * (level + 1) + lane
+
+
+def _name(what: str, process: int, track: int, **args: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": track, "ts": 0, "args": args}
