@@ -174,8 +174,14 @@ NEEDS_MORE = {"testbed", "bench", "launch", "run"}
 """Verbs whose commands need a cluster or a testbed, or take a launcher; others test them for real."""
 
 
+IN_JOB = (["discover", "--out"], ["discover", "--measure"], ["calibrate", "--measurements"])
+"""How commands begin that need the ranks of a job."""
+
+
 RUNNABLE = {
-    name: command for name, command in COMMANDS.items() if command[0] not in NEEDS_MORE and "--testbed" not in command
+    name: command
+    for name, command in COMMANDS.items()
+    if command[0] not in NEEDS_MORE and "--testbed" not in command and command[:2] not in IN_JOB
 }
 
 

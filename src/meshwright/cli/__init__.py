@@ -23,7 +23,7 @@ VERBS = {
     "bench": "Measure programs beside the library's own collective.",
     "calibrate": "Fit a system's links and a library to measurements.",
     "check": "Check that a program is valid, and show what devices hold.",
-    "discover": "Work out a system from a cluster's topology files.",
+    "discover": "Work out a system from topology files or the ranks of a job.",
     "explain": "Show where the time of a plan goes, and what would help.",
     "export": "Write a plan for launchers, schedulers and libraries.",
     "hosts": "Write the placement of a plan for mpirun or Slurm.",

@@ -1,5 +1,6 @@
 """`meshwright discover`: a system file from what the cluster says about itself."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,14 @@ import click
 import yaml
 
 from meshwright.cli import options
+from meshwright.cli.injob import ask_ranks
 from meshwright.cli.output import print_json, print_table, say
 from meshwright.cli.progress import progress
 from meshwright.discovery.assemble import Discovery, assemble
+from meshwright.discovery.job import JOB, Told, job_topology, ranks_in_order
 from meshwright.discovery.read import FORMATS, read_topology
 from meshwright.errors import SpecError
+from meshwright.measure.peers.peers import ENGINES, job_engine
 from meshwright.system.read import system_document
 from meshwright.text.files import write_file
 from meshwright.text.hostlist import format_hosts, parse_hosts
@@ -32,6 +36,12 @@ SHOWN_LETTERS, SHOWN_LINES = 2000, 30
 )
 @click.option("--node-type", metavar="TYPE", help="What every host is, like dgx-h100 or p5.48xlarge.")
 @click.option("--name", default="discovered", help="The name of the system.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="In a job: what its ranks talk through [default: what fits the launcher].",
+)
+@options.time("--timeout", "60s", "In a job: how long a rank waits for the others.")
 @options.out("Write the system to this file.")
 @options.out("Write the hosts to this file, one per line, in the order of the system's devices.", "--hosts-out")
 @options.json
@@ -41,11 +51,14 @@ def discover(
     names: str | None,
     node_type: str | None,
     name: str,
+    engine: str | None,
+    timeout: float,
     out: Path | None,
     hosts_out: Path | None,
     as_json: bool,
 ) -> None:
-    """Work out the hierarchy of a cluster from topology FILEs, which together describe it.
+    """Work out the hierarchy of a cluster: from topology FILEs, which together describe it, or without any from what
+    the ranks of a job tell.
 
     Files of NCCL, `nvidia-smi topo -m` and hwloc tell about the inside of a host; those of Slurm, ibnetdiscover, AWS,
     Google Cloud and Kubernetes, and CSV lists of hosts and racks, about the network between hosts.
@@ -53,14 +66,26 @@ def discover(
     \b
       meshwright discover topology.conf nccl.xml --hosts "$SLURM_JOB_NODELIST" --out system.yaml
       meshwright discover nodes.csv --node-type dgx-h100 --out system.yaml --hosts-out hosts
+
+    In a job, every rank tells its host, its place in Slurm's topology, its GPUs and how they are linked, and its NUMA
+    node. That needs no rights.
+
+    \b
+      torchrun --nnodes=4 --nproc-per-node=8 … -m meshwright discover --out system.yaml --hosts-out hosts
+      srun python -m meshwright discover --out system.yaml --hosts-out hosts
+      mpirun -n 32 python -m meshwright discover --out system.yaml --hosts-out hosts
     """
     only = parse_hosts(names) if names is not None else None
+    told: list[Told] = []
     if not files and (only is None or node_type is None):
-        raise SpecError("name topology files, or say --hosts and --node-type")
+        if engine is None and job_engine(os.environ) is None:
+            raise SpecError("name topology files, or say --hosts and --node-type, or start this in every rank of a job")
+        told = ask_ranks(engine, timeout)
     with progress("reading the topology"):
-        found = assemble([read_topology(path, form) for path in files], only, node_type, name)
+        topologies = [read_topology(path, form) for path in files] + ([job_topology(told)] if told else [])
+        found = assemble(topologies, only, node_type, name)
     if out is not None:
-        write_file(out, _file(found, files))
+        write_file(out, _file(found, [JOB] if told else [str(path) for path in files]))
     if hosts_out is not None:
         write_file(hosts_out, "".join(f"{host}\n" for host in found.hosts))
     if as_json:
@@ -72,6 +97,7 @@ def discover(
                 "left_out": list(found.left_out),
                 "irregular": list(found.irregular),
                 "notes": list(found.notes),
+                **({"ranks": ranks_in_order(told, found.hosts)} if told else {}),
             }
         )
     else:
@@ -117,9 +143,9 @@ def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}… (--hosts-out and --json have all)"
 
 
-def _file(found: Discovery, files: tuple[Path, ...]) -> str:
+def _file(found: Discovery, sources: Sequence[str]) -> str:
     """The text of the system file: comments say where each figure comes from and what is not in the system."""
-    about = [f"Discovered from {', '.join(map(str, files)) or 'the type of the hosts'}."]
+    about = [f"Discovered from {', '.join(sources) or 'the type of the hosts'}."]
     about += ["All figures are nominal: `meshwright calibrate` measures what the links really reach."]
     about += [
         f"{level}: {source or 'no figure; write a bandwidth before planning'}"

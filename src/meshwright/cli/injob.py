@@ -1,0 +1,32 @@
+"""`meshwright discover` in the ranks of a job: they tell rank 0 where they are, and it alone goes on."""
+
+import os
+import sys
+
+from meshwright.cli.output import stdout_kept
+from meshwright.discovery.job import Told
+from meshwright.errors import EngineError
+from meshwright.measure.here import tell
+from meshwright.measure.peers.peers import join
+from meshwright.runtime.dropin import launched
+from meshwright.runtime.signals import end_at_once
+
+
+def ask_ranks(engine: str | None, timeout: float) -> list[Told]:
+    """What the ranks of this job tell. Only rank 0 returns: in the others the process ends here.
+
+    What goes wrong for all is said by rank 0 alone.
+    """
+    end_at_once()
+    try:
+        with stdout_kept():
+            peers = join(engine, timeout)
+            told = tell(peers)
+            peers.close()
+    except EngineError as error:
+        if error.agreed and (launched(os.environ) or (0, 0))[0]:
+            sys.exit(3)
+        raise
+    if peers.rank:
+        sys.exit(0)
+    return told

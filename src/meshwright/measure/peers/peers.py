@@ -1,0 +1,95 @@
+"""What discovery asks of the ranks of a job, whatever started them; and which library they talk through."""
+
+import os
+import re
+from collections.abc import Mapping, MutableMapping
+from importlib.util import find_spec
+from typing import Protocol, TypeVar
+
+from meshwright.errors import EngineError, SpecError
+from meshwright.measure.trials.runners import require
+from meshwright.runtime.dropin import launched
+from meshwright.text.hostlist import parse_hosts
+
+T = TypeVar("T")
+
+ENGINES = ("torch", "mpi")
+
+PORTS = range(20_000, 30_000)
+"""Where ranks that Slurm has started meet, unless MASTER_PORT says another port."""
+
+
+class Peers(Protocol):
+    """The ranks of a job. All of them make the same calls in the same order."""
+
+    rank: int
+    size: int
+
+    def everyone(self, value: T) -> list[T]:
+        """What each rank says, by rank."""
+
+    def shared(self, value: T) -> T:
+        """What rank 0 says."""
+
+    def close(self) -> None:
+        """Leave the job."""
+
+
+def job_engine(environment: Mapping[str, str]) -> str | None:
+    """The library that a launcher's variables ask for; None if no launcher has started this process.
+
+    >>> job_engine({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"})
+    'mpi'
+    """
+    if "RANK" in environment and "MASTER_ADDR" in environment:
+        return "torch"
+    if "OMPI_COMM_WORLD_RANK" in environment or "MPI_LOCALRANKID" in environment:
+        return "mpi"
+    if launched(environment) is not None:  # Slurm, which has no library of its own
+        return "torch" if find_spec("torch") is not None else "mpi"
+    return None
+
+
+def join(engine: str | None, timeout: float) -> Peers:
+    """Meet the other ranks of this job."""
+    engine = engine or job_engine(os.environ)
+    if engine is None:
+        raise EngineError(
+            "no launcher has started this process: start it in every rank, with torchrun, srun or mpirun, as in: "
+            "torchrun --nproc-per-node=8 -m meshwright discover"
+        )
+    require(engine)
+    if engine == "mpi":
+        from meshwright.measure.peers.mpi import MpiPeers
+
+        return MpiPeers(timeout)
+    from meshwright.measure.peers.torch import TorchPeers
+
+    with_slurm(os.environ)
+    return TorchPeers(timeout)
+
+
+def with_slurm(environment: MutableMapping[str, str]) -> None:
+    """Where srun started this process, add what PyTorch needs to know: its rank, and where ranks meet.
+
+    >>> found = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "17", "SLURM_STEP_NODELIST": "n[07-10]"}
+    >>> with_slurm(found)
+    >>> found["RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"], found["MASTER_PORT"]
+    ('3', '8', 'n07', '20017')
+    """
+    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    found = launched(environment)
+    if not hosts or found is None or "RANK" in environment:
+        return
+    number = sum(int(environment[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if _number(environment, name))
+    try:
+        first = parse_hosts(hosts)[0]
+    except SpecError as error:
+        raise EngineError(f"cannot read the hosts that Slurm names: {error}; set MASTER_ADDR") from None
+    environment.setdefault("MASTER_ADDR", first)
+    environment.setdefault("MASTER_PORT", str(PORTS[number % len(PORTS)]))
+    environment.update(RANK=str(found[0]), WORLD_SIZE=str(found[1]))
+
+
+def _number(environment: Mapping[str, str], name: str) -> bool:
+    return re.fullmatch("[0-9]{1,12}", environment.get(name, "")) is not None
