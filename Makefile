@@ -18,7 +18,7 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy tests benchmarks examples/*.py
+	$(BIN)/mypy tests benchmarks examples/*.py examples/gpt/*.py
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto --dist worksteal

@@ -1,12 +1,14 @@
 """What ranks do in the tests of scripts that nobody changed: the plan comes from the environment."""
 
 import os
+import re
 import runpy
 import sys
 import time
 import warnings
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch.distributed as dist
 from meshwright import EngineError, autoload
 
 SCRIPT = Path(__file__).with_name("script.py")
+EXAMPLES = Path(__file__).parents[2] / "examples" / "gpt"
 
 
 def run_script(rank: int, folder: str, plan: str | None, *cases: str) -> str:
@@ -35,6 +38,24 @@ def run_script(rank: int, folder: str, plan: str | None, *cases: str) -> str:
     from meshwright.torch.dropin import _tally
 
     return _tally.table()
+
+
+def run_examples(_: int, plan: str | None, ports: list[int], *scripts: str) -> list[list[float]]:
+    """Run training scripts; the losses that rank 0 prints."""
+    warnings.simplefilter("ignore")
+    if plan is not None:
+        os.environ["MESHWRIGHT_PLAN"] = plan
+        autoload.start()
+    sys.path.insert(0, str(EXAMPLES))  # where Python looks for what a script imports
+    size = ["--width", "16", "--layers", "1", "--heads", "2", "--context", "4", "--batch", "1", "--steps", "3"]
+    losses = []
+    for script, port in zip(scripts, ports, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        sys.argv = [script, *size]
+        with redirect_stdout(StringIO()) as said:
+            runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        losses.append([float(loss) for loss in re.findall(r"loss (\S+),", said.getvalue())])
+    return losses
 
 
 def record(rank: int, path: str, folder: str, axes: str, case: str) -> None:

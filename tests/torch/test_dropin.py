@@ -35,7 +35,7 @@ from meshwright.planning.plan import cost_model, predict
 from meshwright.runtime.launch import torchrun_command
 from tests.engines import hierarchical
 from tests.house import ROOT
-from tests.ranks import results, run_ranks
+from tests.ranks import free_port, results, run_ranks
 
 SCRIPT = Path(__file__).with_name("script.py")
 CASES = (
@@ -107,6 +107,17 @@ def test_a_plan_from_the_environment(plan: str, plain: Path, tmp_path: Path) -> 
     tables = results("tests.torch.dropin:run_script", 4, str(tmp_path), plan, *CASES)
     assert_alike(plain, tmp_path)
     assert_planned(tables[0])
+
+
+def test_training_examples_have_the_same_losses_with_a_plan(plan: str) -> None:
+    scripts = [f"train_{name}.py" for name in ("ddp", "fsdp", "hsdp", "tensor")]
+    plain, planned = (
+        results("tests.torch.dropin:run_examples", 4, each, [free_port() for _ in scripts], *scripts)[0]
+        for each in (None, plan)
+    )
+    assert [len(set(losses)) for losses in plain] == [3] * len(scripts)
+    np.testing.assert_allclose(plain, planned, rtol=1e-5)
+    np.testing.assert_allclose([plain[0]] * 2, plain[1:3], rtol=1e-5)  # all of them read the same data
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ DEFAULT_NAME = "testbed"
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """What has crossed one direction of a link, and what was dropped there."""
+    """What has crossed one direction of a link: bytes with all headers, packets of at most the MTU, and drops."""
 
     port: Port
     outwards: bool
     bytes: int
+    packets: int
     drops: int
 
 
@@ -125,16 +126,16 @@ class Testbed:
 
     def counters(self) -> list[Counter]:
         """What has crossed each link since the testbed came up, outermost links first."""
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        found: dict[tuple[str, str], tuple[int, int, int]] = {}
         for namespace in self.network.namespaces:
             for qdisc in json.loads(run_tool(["tc", "-n", namespace, "-s", "-j", "qdisc", "show"])):
                 if qdisc.get("root"):
-                    found[namespace, qdisc["dev"]] = qdisc["bytes"], qdisc["drops"]
+                    found[namespace, qdisc["dev"]] = qdisc["bytes"], qdisc["packets"], qdisc["drops"]
         if self.network.delayed:  # what the process that adds latency was too slow for
             for interface in json.loads(run_tool(["ip", "-n", self.network.fabric, "-s", "-j", "link", "show"])):
                 if (end := (self.network.fabric, interface["ifname"])) in found:
-                    crossed, drops = found[end]
-                    found[end] = crossed, drops + interface["stats64"]["tx"]["dropped"]
+                    crossed, packets, drops = found[end]
+                    found[end] = crossed, packets, drops + interface["stats64"]["tx"]["dropped"]
         return [
             Counter(port, outwards, *found[end])
             for port in self.network.ports()
