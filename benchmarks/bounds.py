@@ -14,7 +14,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import dropwhile
 from math import prod
 from pathlib import Path
@@ -155,12 +157,12 @@ def _primes(number: int) -> list[int]:
     return found
 
 
-def examine(seed: int, first: int, last: int, found: dict[str, Any]) -> None:
-    """Plan the numbered cases from `first` up to `last`, and add to what was found: each case depends on the seed and
-    its own number alone.
+def examine(seed: int, first: int, last: int) -> dict[str, Any]:
+    """Plan the numbered cases from `first` up to `last`: each depends on the seed and its own number alone.
 
     looseness: for each kind and goal, how many plans took how many times as long as the bound.
     """
+    found: dict[str, Any] = {"below": [], "looseness": {}}
     for number in range(first, last):
         problem = draw(Random(f"{seed}/{number}"))
         seconds, least = problem.times()
@@ -170,7 +172,17 @@ def examine(seed: int, first: int, last: int, found: dict[str, Any]) -> None:
             cell = found["looseness"].setdefault(problem.row(least), {}).setdefault(str(problem.reduction.goal), {})
             ratio = f"{seconds / least:.3g}"
             cell[ratio] = cell.get(ratio, 0) + 1
-        found["cases"] = number + 1
+    return found
+
+
+def add(found: dict[str, Any], block: dict[str, Any]) -> None:
+    """Add what was found in a block of cases to what was found before."""
+    found["below"] += block["below"]
+    for row, goals in block["looseness"].items():
+        for goal, counts in goals.items():
+            cell = found["looseness"].setdefault(row, {}).setdefault(goal, {})
+            for ratio, count in counts.items():
+                cell[ratio] = cell.get(ratio, 0) + count
 
 
 def table(found: dict[str, Any]) -> list[str]:
@@ -201,19 +213,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2_000, help="plan this many cases in all (default: 2,000)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="plan in this many processes at once (default: 1)")
     parser.add_argument("--again", action="store_true", help="forget the results that are there")
     parser.add_argument("--out", type=Path, default=RESULTS, help=f"the results (default: {RESULTS.name})")
     chosen = parser.parse_args()
+    if chosen.jobs < 1:
+        parser.error("--jobs must be at least 1")
     if not 0 < chosen.cases <= MOST_CASES:
         parser.error(f"--cases must be from 1 to {MOST_CASES:,}")
     found: dict[str, Any] = {"seed": chosen.seed, "cases": 0, "below": [], "looseness": {}}
     if chosen.out.exists() and not chosen.again:
         kept = json.loads(chosen.out.read_text())
         found = kept if kept["seed"] == chosen.seed else found
-    while found["cases"] < chosen.cases:
-        examine(chosen.seed, found["cases"], min(found["cases"] + KEPT_EVERY, chosen.cases), found)
-        chosen.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        print(f"{found['cases']:,} cases, {len(found['below'])} below the bound", file=sys.stderr, flush=True)
+    firsts = range(found["cases"], chosen.cases, KEPT_EVERY)
+    lasts = [min(first + KEPT_EVERY, chosen.cases) for first in firsts]
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        for last, block in zip(lasts, pool.map(partial(examine, chosen.seed), firsts, lasts), strict=True):
+            add(found, block)
+            found["cases"] = last
+            chosen.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            print(f"{last:,} cases, {len(found['below'])} below the bound", file=sys.stderr, flush=True)
     print("\n".join(table(found)))
     if chosen.out == RESULTS:
         write_document(found, DOCUMENT)

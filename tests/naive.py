@@ -4,6 +4,7 @@ It knows systems, placements and device groups, and shares no code with `meshwri
 """
 
 from collections import defaultdict
+from functools import cache
 from itertools import pairwise, product
 from math import prod
 
@@ -26,6 +27,7 @@ class Naive:
         self.payload = payload
         self.counts = self.system.counts
         self.digits = [digits_of(rank, self.counts) for rank in range(self.system.devices)]
+        self.meet, self.carrying, self.sent = cache(self._meet), cache(self._carrying), cache(self._sent)
 
     def step(self, step: Step, chunks: list[int], algorithm: str) -> float:
         phases: list[dict[tuple[int, int], float]] = []
@@ -38,14 +40,13 @@ class Naive:
                 if algorithm == "switch":
                     switched.append((members, held))
                     continue
-                for k, (variants, messages) in enumerate(self.phases(algorithm, step.collective, members)):
+                for k, (edges, messages) in enumerate(self.sent(algorithm, step.collective, tuple(members))):
                     if len(phases) == k:
                         phases.append(defaultdict(float))
                         latencies.append(0.0)
                     latencies[k] = max(latencies[k], messages * (2 if self.handshake else 1))
-                    for edges in variants:
-                        for a, b, amount in edges:
-                            phases[k][members[a], members[b]] += amount * held / len(variants)
+                    for edge, amount in edges.items():
+                        phases[k][edge] += amount * held
         if algorithm == "switch":
             return self.in_switch(switched)
         turns = self.turns(algorithm, step.collective, members)
@@ -57,6 +58,19 @@ class Naive:
         else:
             start = 0.0
         return start + sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
+
+    def _sent(
+        self, algorithm: str, collective: Collective, members: tuple[int, ...]
+    ) -> list[tuple[dict[tuple[int, int], float], float]]:
+        """What each device sends to each other in every phase, and the seconds spent on starting messages."""
+        phases = []
+        for variants, messages in self.phases(algorithm, collective, list(members)):
+            edges: dict[tuple[int, int], float] = defaultdict(float)
+            for variant in variants:
+                for a, b, amount in variant:
+                    edges[members[a], members[b]] += amount / len(variants)
+            phases.append((edges, messages))
+        return phases
 
     def turns(self, algorithm: str, collective: Collective, members: list[int]) -> int:
         """How often everyone sends in a ring that is closed, if there is one; it comes first."""
@@ -84,7 +98,7 @@ class Naive:
                 latency = max(latency, self.outermost_latency(list(members)))
         return self.time(edges) + latency
 
-    def meet(self, a: int, b: int) -> int:
+    def _meet(self, a: int, b: int) -> int:
         """The level at which two devices part."""
         return next(k for k in range(len(self.counts)) if self.digits[a][k] != self.digits[b][k])
 
@@ -268,7 +282,7 @@ class Naive:
         spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in groups[0][0]}) > 1]
         return seconds + (4 if self.handshake else 2) * sum(self.system.levels[k].link.latency for k in spanned)
 
-    def carrying(self, meet: int) -> list[int]:
+    def _carrying(self, meet: int) -> list[int]:
         """The levels whose links carry traffic between devices that part at a level."""
         inner = range(meet + 1, len(self.counts))
         links = [self.system.levels[k].link for k in range(len(self.counts))]

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchmarks.bounds import KINDS, examine, table
@@ -50,9 +49,7 @@ def test_no_program_is_faster_than_the_bound(
 
 def test_no_plan_in_chunks_is_below_the_bound() -> None:
     """The first of the problems that `python -m benchmarks.bounds` draws."""
-    found: dict[str, Any] = {"below": [], "looseness": {}}
-    examine(1, 0, 300, found)
-    assert found["cases"] == 300
+    found = {"cases": 300, **examine(1, 0, 300)}
     assert not found["below"]
     assert len(table(found)) == 2 + len(KINDS) + 2
 

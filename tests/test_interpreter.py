@@ -55,7 +55,8 @@ def assert_right(program: Program, hierarchy: Hierarchy, goal: Goal, length: int
         if expected is None:
             assert result is None
         else:
-            np.testing.assert_array_equal(result, expected, err_msg=program.text(hierarchy))
+            assert result is not None
+            assert np.array_equal(result, expected), program.text(hierarchy)
 
 
 @pytest.mark.parametrize("goal", PROGRAM_GOALS)
@@ -70,11 +71,11 @@ class Meaning:
 
     def __init__(self, radices: tuple[int, ...]) -> None:
         self.radices, self.levels, size = radices, len(radices), prod(radices)
-        self.positions = list(np.ndindex(*radices))
-        digits: Array = np.array(self.positions)
-        self.arrays = np.random.default_rng(size).integers(0, 2**40, (size, size))
+        digits: Array = np.array(list(np.ndindex(*radices)))
+        # Whole numbers as floats, which are multiplied fast: all sums are exact, being far below 2**53.
+        self.arrays = np.random.default_rng(size).integers(0, 2**40, (size, size)).astype(float)
         self.classes = ((digits == 0) << np.arange(self.levels)).sum(axis=1)
-        self.same = digits[:, None, :] == digits[None, :, :]
+        self.different = ((digits[:, None, :] != digits[None, :, :]) << np.arange(self.levels)).sum(axis=2)
         self.known: dict[State, tuple[Array, Array]] = {}
 
     def numbers(self, state: State) -> tuple[Array, Array]:
@@ -86,27 +87,10 @@ class Meaning:
         return self.known[state]
 
     def computed(self, state: State) -> tuple[Array, Array]:
-        entries = np.array(state)[self.classes]
-        bits = np.arange(self.levels)
-        own = (entries[:, None] >> bits & 1).astype(bool)[:, None, :]
-        every = (entries[:, None] >> (bits + self.levels) & 1).astype(bool)[:, None, :]
-        holds = (self.same | ~own).all(axis=2) & (entries != NOTHING)[:, None]
-        return holds, np.where(holds, (self.same | every).all(axis=2) @ self.arrays, 0)
-
-    def devices(self, state: State) -> Array:
-        """The interpreter's devices in that state."""
-        holds, numbers = self.numbers(state)
-        devices = np.empty(len(self.positions), dtype=object)
-        devices[:] = [
-            interpreter._Device(*each)
-            for each in zip(
-                self.positions,
-                numbers.reshape(-1, *self.radices, 1),
-                holds.reshape(-1, *self.radices),
-                strict=True,
-            )
-        ]
-        return devices.reshape(self.radices)
+        entries = np.array(state)[self.classes][:, None]
+        own, every = entries, entries >> self.levels  # a bit per level; what is above the levels does not matter
+        holds = (self.different & own == 0) & (entries != NOTHING)
+        return holds, np.where(holds, (self.different & ~every == 0) @ self.arrays, 0)
 
 
 @pytest.mark.parametrize("devices", range(2, 65))
@@ -121,14 +105,12 @@ def test_every_step_of_every_program_up_to_64_devices_moves_the_right_numbers(de
         graphs = [program_graph(len(radices), goal, 5 if len(radices) < 6 else 4) for goal in PROGRAM_GOALS]
         edges = {edge: after for graph in graphs for edge, after in edges_of(graph)}
         for (state, step), after in edges.items():
-            members = meaning.devices(state)
-            for group in interpreter._groups(members, step.grouping):
-                interpreter._COLLECTIVES[step.collective](group, step.grouping, np.add)
-            holds = np.array([device.holds for device in members.flat]).reshape(devices, devices)
-            found = np.array([device.parts for device in members.flat]).reshape(devices, devices)
+            holds, numbers = meaning.numbers(state)
+            buffers = interpreter._Buffers(numbers[..., None].copy(), holds.copy())
+            interpreter._take(step, radices, buffers, np.add)
             expected_holds, expected = meaning.numbers(after)
-            assert np.array_equal(holds, expected_holds), (radices, state, step)
-            assert np.array_equal(np.where(holds, found, 0), expected), (radices, state, step)
+            assert np.array_equal(buffers.holds, expected_holds), (radices, state, step)
+            assert np.array_equal(np.where(buffers.holds, buffers.parts[..., 0], 0), expected), (radices, state, step)
 
 
 def edges_of(graph: ProgramGraph) -> Iterator[tuple[tuple[State, Step], State]]:
@@ -155,7 +137,7 @@ def test_every_device_holds_what_the_exact_semantics_says(radices: tuple[int, ..
     size = prod(radices)
     random = np.random.default_rng(size)
     arrays = random.integers(0, 2**40, (size, size))
-    devices = interpreter._load(radices, list(arrays), Goal.ALL_REDUCE, 1, arrays.dtype)
+    buffers = interpreter._load(list(arrays), Goal.ALL_REDUCE, 1, arrays.dtype)
     state = semantics.state_of(Goal.ALL_REDUCE.start, size)
     for _ in range(4):
         allowed: list[tuple[Step, semantics.State]] = []
@@ -167,14 +149,13 @@ def test_every_device_holds_what_the_exact_semantics_says(radices: tuple[int, ..
         if not allowed:
             break
         step, state = data.draw(st.sampled_from(allowed))
-        for group in interpreter._groups(devices, step.grouping):
-            interpreter._COLLECTIVES[step.collective](group, step.grouping, np.add)
-        for device, held in zip(devices.flat, state, strict=True):
+        interpreter._take(step, radices, buffers, np.add)
+        for device, held in enumerate(state):
             for chunk, who in enumerate(held):
-                assert device.holds.reshape(-1)[chunk] == bool(who)
+                assert buffers.holds[device, chunk] == bool(who)
                 if who:
                     total = sum(int(arrays[d, chunk]) for d in range(size) if who >> d & 1)
-                    assert device.parts.reshape(-1)[chunk] == total
+                    assert buffers.parts[device, chunk, 0] == total
 
 
 TWO = parse_hierarchy("node=2,gpu=2")

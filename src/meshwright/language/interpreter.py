@@ -1,15 +1,16 @@
 """The interpreter: runs a program on real NumPy arrays, one per device of a group.
 
 It shares no code with the semantics, so that each can catch a mistake in the other: it does not know who contributed
-what, it only moves and adds up numbers. The payload has one part per device, and a part has a digit per level. Every
-device has a buffer for all parts, with a dimension per level and one for the elements of a part, and a mask of the
-parts that it holds. For example, in a group of 2 nodes of 4 GPUs, `device.parts[1, 2]` are the elements of the part of
-GPU 2 of node 1, and after `ReduceScatter inside node` the device at (1, 2) holds the parts (0, 2) and (1, 2).
+what, it only moves and adds up numbers. The payload has one part per device. Every device has a buffer for all parts,
+and a mask of the parts that it holds; `parts[3, 5]` are the elements of part 5 in the buffer of device 3. For example,
+in a group of 2 nodes of 4 GPUs, device 6 is GPU 2 of node 1, and after `ReduceScatter inside node` it holds the parts
+2 and 6. A step is done for all its groups at once: their members are picked from the arrays, and put back.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from meshwright.errors import InvalidProgramError, MeshwrightError
 from meshwright.language.goals import Goal, Holding, as_goal
-from meshwright.language.program import Collective, Grouping, Program, check_fits
+from meshwright.language.program import Collective, Grouping, Program, Step, check_fits
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.text.spec import as_tuple, check_type, shown
 
@@ -26,10 +27,11 @@ Operation = Callable[[Array, Array], Array]
 
 
 @dataclass
-class _Device:
-    position: tuple[int, ...]
-    parts: Array  # a dimension per level, then the elements of a part
-    holds: NDArray[np.bool_]  # a dimension per level
+class _Buffers:
+    """What all devices hold: numbers by device, part and element, and whether a device holds a part."""
+
+    parts: Array
+    holds: NDArray[np.bool_]
 
 
 def run_program(
@@ -64,17 +66,15 @@ def run_program(
             f"{len(inputs)} arrays were given, one is needed for each of the {hierarchy.size} devices"
         )
     shape, length, dtype = _payload(inputs, goal)
-    width = -(-length // hierarchy.size)
-    devices = _load(hierarchy.radices, inputs, goal, width, dtype)
+    buffers = _load(inputs, goal, -(-length // hierarchy.size), dtype)
     for number, step in enumerate(program.steps, 1):
-        for group in _groups(devices, step.grouping):
-            try:
-                _COLLECTIVES[step.collective](group, step.grouping, operation)
-            except _CannotRunError as error:
-                raise InvalidProgramError(
-                    "runs", f"step {number} ({step.collective}) cannot run: {error}", number
-                ) from None
-    results = [_unload(device, rank, goal, shape, length, width) for rank, device in enumerate(devices.flat)]
+        try:
+            _take(step, hierarchy.radices, buffers, operation)
+        except _CannotRunError as error:
+            raise InvalidProgramError(
+                "runs", f"step {number} ({step.collective}) cannot run: {error}", number
+            ) from None
+    results = [_unload(buffers, rank, goal, shape, length) for rank in range(hierarchy.size)]
     return [None if result is None else result.astype(dtype, copy=False) for result in results]
 
 
@@ -108,28 +108,27 @@ def _payload(inputs: Sequence[Array | None], goal: Goal) -> tuple[tuple[int, ...
     return arrays[0].shape, arrays[0].size, arrays[0].dtype
 
 
-def _load(
-    radices: tuple[int, ...], inputs: Sequence[Array | None], goal: Goal, width: int, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    devices = np.empty(radices, dtype=object)
-    for rank, (position, array) in enumerate(zip(np.ndindex(radices), inputs, strict=True)):
-        parts = np.zeros((*radices, width), dtype)
-        holds = np.zeros(radices, np.bool_)
-        flat = None if array is None else array.reshape(-1)
-        if goal.start is Holding.PART and flat is not None:
-            expected = _part_length(rank, width, sum(a.size for a in inputs if a is not None))
+def _load(inputs: Sequence[Array | None], goal: Goal, width: int, dtype: np.dtype[Any]) -> _Buffers:
+    size = len(inputs)
+    buffers = _Buffers(np.zeros((size, size, width), dtype), np.zeros((size, size), np.bool_))
+    length = sum(array.size for array in inputs if array is not None)
+    for rank, array in enumerate(inputs):
+        if array is None:
+            continue
+        flat = array.reshape(-1)
+        if goal.start is Holding.PART:
+            expected = _part_length(rank, width, length)
             if flat.size != expected:
                 raise MeshwrightError(
                     f"device {rank} gave {flat.size} elements, its part of the payload has {expected}: parts are "
                     "equal, but for the last ones that may be shorter or empty"
                 )
-            parts[position][: flat.size] = flat
-            holds[position] = True
-        elif flat is not None and (goal.start is not Holding.ROOT or rank == 0):
-            parts.reshape(-1)[: flat.size] = flat
-            holds[...] = True
-        devices[position] = _Device(position, parts, holds)
-    return devices
+            buffers.parts[rank, rank, : flat.size] = flat
+            buffers.holds[rank, rank] = True
+        else:
+            buffers.parts[rank].reshape(-1)[: flat.size] = flat
+            buffers.holds[rank] = True
+    return buffers
 
 
 def _part_length(rank: int, width: int, length: int) -> int:
@@ -137,92 +136,110 @@ def _part_length(rank: int, width: int, length: int) -> int:
     return max(0, min(width, length - rank * width))
 
 
-def _unload(device: _Device, rank: int, goal: Goal, shape: tuple[int, ...], length: int, width: int) -> Array | None:
-    if goal.end is Holding.PART:
-        wanted = np.zeros_like(device.holds)
-        wanted[device.position] = True
-    elif goal.end is Holding.ROOT and rank > 0:
+def _unload(buffers: _Buffers, rank: int, goal: Goal, shape: tuple[int, ...], length: int) -> Array | None:
+    size, _, width = buffers.parts.shape
+    if goal.end is Holding.ROOT and rank > 0:
         return None
-    else:
-        wanted = np.ones_like(device.holds)
-    if not np.array_equal(device.holds, wanted):
+    wanted = np.arange(size) == rank if goal.end is Holding.PART else np.ones(size, np.bool_)
+    if not np.array_equal(buffers.holds[rank], wanted):
         raise InvalidProgramError(
             "reaches the goal", f"device {rank} ends with other parts than the goal ({goal}) asks for"
         )
     if goal.end is Holding.PART:
-        return np.array(device.parts[device.position][: _part_length(rank, width, length)])
-    return device.parts.reshape(-1)[:length].reshape(shape)
+        return np.array(buffers.parts[rank, rank, : _part_length(rank, width, length)])
+    whole: Array = buffers.parts[rank].reshape(-1)[:length].reshape(shape)
+    return whole
 
 
-def _groups(devices: NDArray[Any], grouping: Grouping) -> Iterable[list[_Device]]:
-    """The groups, by array slicing: the levels of the grouping stay whole, every other digit is fixed."""
+def _take(step: Step, radices: tuple[int, ...], buffers: _Buffers, operation: Operation) -> None:
+    """One step of a program, in all its groups at once."""
+    members = _members(step.grouping, radices)
+    block = _Block(buffers.parts[members], buffers.holds[members], members, step.grouping, radices)
+    parts, holds = _COLLECTIVES[step.collective](block, operation)
+    buffers.parts[members], buffers.holds[members] = parts, holds
+
+
+def _members(grouping: Grouping, radices: tuple[int, ...]) -> NDArray[np.int64]:
+    """The devices of every group, by array slicing: the grouping's levels stay whole, every other digit is fixed."""
+    devices = np.arange(prod(radices)).reshape(radices)
     if grouping.masters:
         below = devices.ndim - 1 - grouping.last
         devices = devices[tuple([slice(None)] * (grouping.last + 1) + [slice(0, 1)] * below)]
-    outside = [axis for axis in range(devices.ndim) if not grouping.first <= axis <= grouping.last]
-    inside = [axis for axis in range(devices.ndim) if axis not in outside]
-    fixed = int(np.prod([devices.shape[axis] for axis in outside], dtype=np.int64))
-    return [list(row) for row in devices.transpose(outside + inside).reshape(fixed, -1)]
+    inside = list(range(grouping.first, grouping.last + 1))
+    outside = [axis for axis in range(devices.ndim) if axis not in inside]
+    groups = prod(devices.shape[axis] for axis in outside)
+    return devices.transpose(outside + inside).reshape(groups, -1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The buffers of the members of all groups of a step: numbers by group, member, part and element."""
+
+    parts: Array
+    holds: NDArray[np.bool_]
+    members: NDArray[np.int64]
+    grouping: Grouping
+    radices: tuple[int, ...]
+
+    def sums(self, operation: Operation) -> Array:
+        """The sum of every group, in a dimension of one member."""
+        if (self.holds != self.holds[:, :1]).any():
+            raise _CannotRunError("the devices of a group hold different parts, so their buffers do not match")
+        if not self.holds[:, 0].any(axis=-1).all():
+            raise _CannotRunError("the devices of a group hold nothing")
+        sums: Array = reduce(operation, self.parts.swapaxes(0, 1))[:, None]
+        return sums
+
+    def own(self) -> NDArray[np.bool_]:
+        """Which parts are a member's own: those whose digits at the levels of the grouping are the member's."""
+        digits = np.array(np.unravel_index(np.arange(prod(self.radices)), self.radices))
+        digits = digits[self.grouping.first : self.grouping.last + 1]
+        found: NDArray[np.bool_] = (digits[:, self.members, None] == digits[:, None, None, :]).all(axis=0)
+        return found
 
 
 class _CannotRunError(Exception):
     """The data does not allow the collective, as it would not in a real library."""
 
 
-def _sum(group: list[_Device], operation: Operation) -> Array:
-    if any((device.holds != group[0].holds).any() for device in group[1:]):
-        raise _CannotRunError("the devices of a group hold different parts, so their buffers do not match")
-    if not group[0].holds.any():
-        raise _CannotRunError("the devices of a group hold nothing")
-    return reduce(operation, (device.parts for device in group))
+_Held = tuple[Array, NDArray[np.bool_]]
+"""Numbers and masks as in a block; where all members of a group get the same, it may have one member for all."""
 
 
-def _all_reduce(group: list[_Device], _grouping: Grouping, operation: Operation) -> None:
-    total = _sum(group, operation)
-    for device in group:
-        device.parts = total.copy()
+def _all_reduce(block: _Block, operation: Operation) -> _Held:
+    return block.sums(operation), block.holds
 
 
-def _reduce_scatter(group: list[_Device], grouping: Grouping, operation: Operation) -> None:
-    total = _sum(group, operation)
-    for device in group:
-        own = tuple(
-            digit if grouping.first <= level <= grouping.last else slice(None)
-            for level, digit in enumerate(device.position)
-        )
-        kept = np.zeros_like(device.holds)
-        kept[own] = device.holds[own]
-        device.holds, device.parts = kept, total.copy()
+def _reduce_scatter(block: _Block, operation: Operation) -> _Held:
+    return block.sums(operation), block.holds & block.own()
 
 
-def _reduce(group: list[_Device], _grouping: Grouping, operation: Operation) -> None:
-    total = _sum(group, operation)
-    for device in group[1:]:
-        device.holds = np.zeros_like(device.holds)
-    group[0].parts = total
+def _reduce(block: _Block, operation: Operation) -> _Held:
+    sums = block.sums(operation)
+    holds = block.holds.copy()
+    holds[:, 1:] = False
+    return sums, holds
 
 
-def _all_gather(group: list[_Device], _grouping: Grouping, _operation: Operation) -> None:
-    sizes = {int(device.holds.sum()) for device in group}
-    if len(sizes) > 1 or sizes == {0}:
-        raise _CannotRunError(f"the devices of a group hold different numbers of parts, or none: {sorted(sizes)}")
-    gathered = np.zeros_like(group[0].parts)
-    holds = np.zeros_like(group[0].holds)
-    for device in group:
-        gathered[device.holds] = device.parts[device.holds]
-        holds |= device.holds
-    for device in group:
-        device.parts, device.holds = gathered.copy(), holds.copy()
+def _all_gather(block: _Block, _operation: Operation) -> _Held:
+    sizes = block.holds.sum(axis=-1)
+    bad = (sizes != sizes[:, :1]).any(axis=1) | (sizes[:, 0] == 0)
+    if bad.any():
+        found = sorted({int(size) for size in sizes[bad][0]})
+        raise _CannotRunError(f"the devices of a group hold different numbers of parts, or none: {found}")
+    gathered = np.zeros_like(block.parts[:, 0])
+    for parts, holds in zip(block.parts.swapaxes(0, 1), block.holds.swapaxes(0, 1), strict=True):
+        gathered[holds] = parts[holds]
+    return gathered[:, None], np.logical_or.reduce(block.holds, axis=1, keepdims=True)
 
 
-def _broadcast(group: list[_Device], _grouping: Grouping, _operation: Operation) -> None:
-    if not group[0].holds.any():
+def _broadcast(block: _Block, _operation: Operation) -> _Held:
+    if not block.holds[:, 0].any(axis=-1).all():
         raise _CannotRunError("the first device of a group holds nothing to send")
-    for device in group[1:]:
-        device.parts, device.holds = group[0].parts.copy(), group[0].holds.copy()
+    return block.parts[:, :1], block.holds[:, :1]
 
 
-_COLLECTIVES: dict[Collective, Callable[[list[_Device], Grouping, Operation], None]] = {
+_COLLECTIVES: dict[Collective, Callable[[_Block, Operation], _Held]] = {
     Collective.ALL_REDUCE: _all_reduce,
     Collective.REDUCE_SCATTER: _reduce_scatter,
     Collective.ALL_GATHER: _all_gather,
