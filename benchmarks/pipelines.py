@@ -24,8 +24,8 @@ from meshwright.measure.bench import Case, Patience, case_of
 from meshwright.measure.calibrate import fit, message_rate, shared_processors
 from meshwright.measure.jobs import Job, measure_on
 from meshwright.measure.observations import microbenchmarks, observations
-from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
-from meshwright.planning.plan import Plan
+from meshwright.measure.records import read_measurements
+from meshwright.planning.plan import DEFAULT_PROGRAM, Plan
 from meshwright.system.model import System
 from meshwright.testbed import temporary
 from meshwright.testbed.network import BURST

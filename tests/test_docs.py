@@ -170,7 +170,7 @@ def write(path: Path, system: str, axes: dict[str, int]) -> None:
     write_plan(best, path)
 
 
-NEEDS_MORE = {"testbed", "bench", "launch", "run"}
+NEEDS_MORE = {"testbed", "bench", "launch", "run", "tune"}
 """Verbs whose commands need a cluster or a testbed, or take a launcher; others test them for real."""
 
 

@@ -21,7 +21,7 @@ from meshwright.placement.hierarchy import Hierarchy, parse_hierarchy
 from meshwright.placement.layout import reduction_hierarchy
 from meshwright.placement.placement import Placement, count_placements, parse_axes, placements
 from meshwright.planning.constraints import Constraint, ConstraintRule, fixed_row, inside, not_across
-from meshwright.planning.plan import Plan, Planned, Timed
+from meshwright.planning.plan import Measured, Plan, Planned, Timed, Tuned
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.planner import plan
 from meshwright.planning.ranking import Ranking
@@ -49,6 +49,7 @@ __all__ = [
     "LibraryRule",
     "Line",
     "Link",
+    "Measured",
     "MeshwrightError",
     "MeshwrightWarning",
     "Model",
@@ -70,6 +71,7 @@ __all__ = [
     "TooLargeError",
     "Transfer",
     "TransferKind",
+    "Tuned",
     "Workload",
     "WorkloadFile",
     "check_program",

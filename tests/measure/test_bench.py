@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from meshwright import Goal, Reduction, load_library, parse_system, placements
-from meshwright.measure.bench import Patience, case_of, cases, half_width, measure
+from meshwright.measure.bench import Patience, case_of, cases, measure
 from meshwright.measure.records import Records, read_measurements
 from meshwright.measure.trials.numpy import NumpyRunner
+from meshwright.planning.tuning import half_width
 
 SYSTEM = parse_system("node=2@1GB/s,gpu=2@8GB/s")
 RING = load_library("ring")

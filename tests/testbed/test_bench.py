@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from benchmarks.study import MINIATURE, joined, miniature_cases
 
-from meshwright import load_library, parse_program, parse_system
+from meshwright import Reduction, load_library, parse_program, parse_system, plan, read_plan, write_plan
 from meshwright.cost.model import CostModel
-from meshwright.measure.records import DEFAULT_PROGRAM, read_measurements
+from meshwright.measure.records import read_measurements
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
+from meshwright.planning.plan import DEFAULT_PROGRAM
 from meshwright.testbed import Testbed, missing_rights
 from tests.cli.test_verbs import run, run_json
 
@@ -115,6 +116,33 @@ def test_a_killed_run_goes_on_where_it_stopped(bed: Testbed, tmp_path: Path) -> 
     figures = run_json("accuracy", str(out), "--library", "gloo")
     assert figures["programs"] == 5
     assert set(figures["top"]) == {"1", "3", "5", "10"}
+
+
+def test_a_plan_is_tuned_unless_a_rank_dies(bed: Testbed, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    best = plan("node=2@20Mbit/s,gpu=2@100Mbit/s", {"data": 4}, [Reduction(("data",), 2**17)], library=GLOO)
+    write_plan(best.candidates[0], path)
+    before = path.read_text()
+    command = [sys.executable, "-m", "meshwright", "tune", str(path), "--testbed", bed.network.name, "--best", "3"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline, inside = time.monotonic() + 120, [""]
+        while time.monotonic() < deadline and not inside[0]:
+            time.sleep(0.05)
+            pids = ["ip", "netns", "pids", bed.network.namespace(2)]
+            inside = subprocess.run(pids, capture_output=True, text=True, check=True).stdout.split("\n")
+        os.kill(int(inside[0]), signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 3, said
+    assert "Error: rank " in said
+    assert path.read_text() == before
+    quick = [*command, "--least", "2", "--most", "2", "--json"]
+    done = subprocess.run(quick, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["tuned"]
+    assert [one["failed"] for one in row["measured"]] == [None] * 4
+    (planned,) = read_plan(path).reductions
+    assert planned.tuned[0].chosen.pipelined == planned.pipelined
+    assert len(planned.tuned[0].compared) == 3
 
 
 def test_bad_input(bed: Testbed, tmp_path: Path) -> None:

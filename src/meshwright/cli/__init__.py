@@ -36,6 +36,7 @@ VERBS = {
     "show": "Show a plan as a trace, or as data.",
     "systems": "List the built-in systems.",
     "testbed": "Emulate a hierarchical cluster on this machine.",
+    "tune": "Measure what a plan may take, and take the fastest.",
     "workload": "Show or derive what a training step sends.",
 }
 """Every verb, and what it does in a line. Its module has the same name, and is loaded when the verb is used."""

@@ -10,8 +10,9 @@ from meshwright.cli.output import print_json, print_table
 from meshwright.cli.ranking import print_ranges
 from meshwright.language.program import step_text
 from meshwright.planning.explain import Help, better_plans, costs_of, what_would_help, why, why_transfer
-from meshwright.planning.plan import Plan, Planned
+from meshwright.planning.plan import Plan, Planned, Tuned
 from meshwright.planning.planfile import read_plan
+from meshwright.planning.tuning import own_program
 from meshwright.runtime.calls import describe
 from meshwright.text.units import format_amount, format_bandwidth, format_bytes, format_seconds
 
@@ -38,6 +39,8 @@ def explain(plan_path: Path, as_json: bool) -> None:
         click.echo(line)
     for planned in plan.reductions:
         click.echo(_head(planned, f"default {format_seconds(planned.default_seconds)}, "))
+        for tuned in planned.tuned:
+            click.echo(f"  {_tuned(plan, planned, tuned)}")
         _print(plan, planned)
     for transfer in plan.transfers:
         click.echo(_head(transfer, ""))
@@ -67,6 +70,18 @@ def _head(planned: Planned, default: str) -> str:
     called = f"{one.name}{more}: " if one.name else f"{', '.join(details)}: " if details else ""
     times = f"{format_seconds(planned.seconds)} ({default}bound {format_seconds(planned.bound_seconds)})"
     return f"\n{called}{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}: {times}"
+
+
+def _tuned(plan: Plan, planned: Planned, tuned: Tuned) -> str:
+    """What was measured, in words."""
+    calls = f"calls of {format_amount(tuned.least)} to {format_amount(tuned.most + 1)}"
+    time = (
+        f"{format_bytes(tuned.bytes)} took {format_seconds(tuned.chosen.seconds)} ±{format_seconds(tuned.chosen.noise)}"
+    )
+    own = [one.seconds for one in tuned.compared if one.pipelined in (None, own_program(plan, planned))]
+    beside = f", the library's own {format_seconds(min(own))}" if own else ""
+    many = len(tuned.compared)
+    return f"tuned with {tuned.engine} for {calls}: {time}{beside} ({many} other{'s' if many != 1 else ''} measured)"
 
 
 def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:

@@ -49,19 +49,24 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def measure_cases(system: System, cases: Sequence[Case], out: Path, given: dict[str, Any]) -> None:
-    """Measure what the file does not have yet, where the options say; with --local, this does not return."""
+def measure_cases(
+    system: System, cases: Sequence[Case], out: Path, given: dict[str, Any], gives_up: bool = False
+) -> bool:
+    """Measure what the file does not have yet, where the options say; with --local, this does not return.
+
+    Returns whether the file is this process's: of several ranks, only the first has one. gives_up: as in `Job`.
+    """
     least, name = given["least"], given["testbed"]
     patience = Patience(least, max(least, given["most"]), given["width"], given["budget"])
-    job = Job(system, cases, out, patience, given["timeout"], given["engine"], given["device"])
+    job = Job(system, cases, out, patience, given["timeout"], given["engine"], given["device"], gives_up)
     if given["local"] and job.engine in ("torch", "mpi"):
         arguments = [argument for argument in sys.argv[1:] if argument != "--local"]
         sys.exit(start_locally(job.engine, system.devices, arguments))
     if name is not None:
         measure_on(beds.running(name), job, _bar, say)
-        return
+        return True
     with stdout_kept():
-        measure_here(job, _bar)
+        return measure_here(job, _bar)
 
 
 @contextmanager

@@ -114,6 +114,7 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
         layout = layout_of(plan.placement, planned.communication.axes)
         one = replace(planned.communication, bytes=payload.bytes)
         predicted = predict(CostModel(layout, plan.library, payload.bytes), one, called)
+        tuned = planned.tuned_at(payload.bytes)
         rows.append(
             {
                 "reduction": describe(planned),
@@ -123,6 +124,7 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
                 "predicted_default_seconds": predicted.default_seconds,
                 "seconds": trial.seconds,
                 "default_seconds": trial.default_seconds,
+                **({"tuned_bytes": tuned.bytes, "tuned_seconds": tuned.chosen.seconds} if tuned else {}),
                 "speedup": ratio(trial.default_seconds, trial.seconds),
                 "correct": not trial.faults,
                 "faults": list(trial.faults),
@@ -139,5 +141,8 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
         cells.append([row["reduction"], bytes_text, *times, speedup, result, row["program"]])
     print_table(["reduction", "bytes", "time", "predicted", "default", "speedup", "result", "program"], cells)
     for row in rows:
+        if "tuned_seconds" in row:
+            time = f"{format_seconds(row['tuned_seconds'])} for {format_bytes(row['tuned_bytes'])}"
+            say(f"{row['reduction']}, {format_bytes(row['bytes'])}: tuned, when it took {time}")
         for fault in row["faults"][:10]:
             say(f"{row['reduction']}: {fault}")

@@ -17,8 +17,9 @@ from meshwright.language.goals import Goal, flat_program
 from meshwright.language.parse import parse_pipelined
 from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
-from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
+from meshwright.measure.records import Measurement
 from meshwright.placement.layout import layout_of
+from meshwright.planning.plan import DEFAULT_PROGRAM
 from meshwright.system.model import System
 from meshwright.text.files import write_file
 from meshwright.text.spec import format_counts

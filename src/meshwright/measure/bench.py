@@ -3,9 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import sqrt
 from random import Random
-from statistics import mean, stdev
+from statistics import mean
 
 from meshwright.cost.library import Library
 from meshwright.cost.model import CostModel
@@ -13,16 +12,14 @@ from meshwright.errors import TooLargeError
 from meshwright.language.parse import parse_pipelined
 from meshwright.language.program import Collective, Pipelined, Program
 from meshwright.language.synthesis import MAX_STEPS, ProgramGraph, program_graph
-from meshwright.measure.records import DEFAULT_PROGRAM, SEND, Measurement, Records
+from meshwright.measure.records import SEND, Measurement, Records
 from meshwright.measure.trials.trial import Runner, check_results, payloads
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import Plan, predict
+from meshwright.planning.plan import DEFAULT_PROGRAM, Plan, predict
+from meshwright.planning.tuning import beaten, half_width
 from meshwright.system.read import system_document
 from meshwright.workload.communication import Reduction
-
-STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
 
 MOST_MEASUREMENTS = 20_000  # more would take days
 
@@ -41,6 +38,7 @@ class Case:
     numbers: tuple[int | None, ...]  # which of these are measured; None is the default
     alone: bool = False  # whether only the first group runs
     sends: tuple[tuple[int, int], ...] = ()  # pairs of ranks, sender and receiver, that send instead
+    in_turns: bool = False  # whether all are repeated in turns, and what is clearly slower than others is left
 
     @property
     def reduction(self) -> Reduction:
@@ -119,6 +117,11 @@ def case_of(placement: Placement, reduction: Reduction, library: Library, texts:
     return _case(placement, reduction, model, [parse_pipelined(text, model.layout.hierarchy) for text in texts])
 
 
+def race(placement: Placement, reduction: Reduction, library: Library, programs: Iterable[Pipelined]) -> Case:
+    """The case of some programs that are measured in turns."""
+    return replace(_case(placement, reduction, _model(placement, reduction, library), programs), in_turns=True)
+
+
 def _model(placement: Placement, reduction: Reduction, library: Library) -> CostModel:
     return CostModel(layout_of(placement, reduction.axes), library, reduction.bytes)
 
@@ -161,14 +164,6 @@ class Patience:
         return half_width(seconds) <= self.width * mean(seconds)
 
 
-def half_width(seconds: Sequence[float]) -> float:
-    """Half of the 95% confidence interval of the mean."""
-    if len(seconds) < 2:
-        return float("inf")
-    point = STUDENT[len(seconds) - 2] if len(seconds) - 2 < len(STUDENT) else 2.1
-    return point * stdev(seconds) / sqrt(len(seconds))
-
-
 Watch = Callable[[Callable[[], object]], dict[str, int]]  # does some work; the bytes on each level's busiest link
 
 
@@ -188,15 +183,51 @@ def measure(
         if all(skip):
             continue
         runner.load(case.plan)
-        for (number, measurement), known in zip(todo, skip, strict=True):
-            if known:
-                continue
+        todo = [each for each, known in zip(todo, skip, strict=True) if not known]
+        if case.in_turns:
+            _measure_in_turns(runner, case, todo, records, patience, progress)
+            continue
+        for number, measurement in todo:
             if records is not None:
                 progress(measurement)
                 records.start(measurement)
             result = _measured(runner, case, number, measurement, patience, watch)
             if records is not None:
                 records.add(result)
+
+
+def _measure_in_turns(
+    runner: Runner,
+    case: Case,
+    todo: Sequence[tuple[int | None, Measurement]],
+    records: Records | None,
+    patience: Patience,
+    progress: Callable[[Measurement], None],
+) -> None:
+    """Repeat one after the other, again and again, so that what disturbs for a while disturbs all of them."""
+    times: dict[int | None, list[float]] = {number: [] for number, _ in todo}
+    waiting = list(todo)
+    while waiting:
+        for number, measurement in list(waiting):
+            payload, seconds, default = payloads(case.plan, "float32")[number or 0], times[number], number is None
+            runner.prepare(payload)
+            if records is not None:
+                records.start(measurement)  # every time, as a sign of life
+            result = None
+            if not seconds:
+                runner.run(default)  # to warm up, and for the result
+                if faults := runner.everyone(check_results(runner, payload)):
+                    result = replace(measurement, failed=f"wrong result: {faults[0]}")
+            if result is None:
+                seconds.append(runner.run(default))
+                others = [times[other] for other in times if other != number]
+                if patience.enough(seconds) or (len(seconds) >= patience.least and beaten(seconds, others)):
+                    result = replace(measurement, seconds=seconds)
+            if result is not None:
+                waiting.remove((number, measurement))
+                if records is not None:
+                    progress(measurement)
+                    records.add(result)
 
 
 def _measured(

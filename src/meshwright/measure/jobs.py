@@ -48,6 +48,7 @@ class Job:
     timeout: float  # how many seconds a measurement may be stuck
     engine: str = "torch"
     device: str | None = None  # cpu or cuda, for torch
+    gives_up: bool = False  # whether ranks that die on a testbed end it all, instead of one measurement
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -61,8 +62,11 @@ class Job:
         return [measurement for measurement in self.measurements if measurement.id not in done]
 
 
-def measure_here(job: Job, bar: Bar = no_bar) -> None:
-    """Measure what is missing. Every rank calls this; the first one writes the file and shows the progress."""
+def measure_here(job: Job, bar: Bar = no_bar) -> bool:
+    """Measure what is missing. Every rank calls this; the first one writes the file and shows the progress.
+
+    Returns whether this process has the first rank.
+    """
     end_at_once()
     runner = make_runner(job.engine, job.timeout, job.device)
     if 0 not in runner.ranks:
@@ -72,15 +76,16 @@ def measure_here(job: Job, bar: Bar = no_bar) -> None:
             watch = running(os.environ[TESTBED]).watch if TESTBED in os.environ else None
             measure(runner, job.cases, records, job.patience, progress=progress, watch=watch)
     runner.close()
+    return 0 in runner.ranks
 
 
-def fork_ranks(bed: Testbed, port: int, work: Callable[[int], None]) -> dict[int, int]:
+def fork_ranks(bed: Testbed, port: int, work: Callable[[int], object]) -> dict[int, int]:
     """Start a rank on every device; the process ids, by rank."""
     parent = os.getpid()
     return {rank: fork(partial(_rank, bed, rank, port, parent, work)) for rank in range(bed.system.devices)}
 
 
-def _rank(bed: Testbed, rank: int, port: int, parent: int, work: Callable[[int], None]) -> int:
+def _rank(bed: Testbed, rank: int, port: int, parent: int, work: Callable[[int], object]) -> int:
     """What a rank does; its exit code. It dies with its parent, or it would go on beside the ranks of the next run."""
     try:
         die_with_parent(parent, signal.SIGKILL)
@@ -119,6 +124,8 @@ def _measure_all(bed: Testbed, job: Job, bar: Bar) -> None:
         port += 1  # the last one may not be free yet
         reason = _watch(job, fork_ranks(bed, port, lambda _: measure_here(job, bar)))
         if left := job.missing():
+            if reason and job.gives_up:
+                raise EngineError(reason)
             if not reason:
                 raise EngineError(f"the ranks ended, but {len(left)} measurements are missing in {job.out}")
             _mark_failed(job, left, reason)

@@ -36,8 +36,7 @@ PATIENCE = 10.0  # seconds to wait for another process that adds to the same fil
 MAX_TEXT = 2**27  # the most bytes of a file of measurements
 SHORTEST, LONGEST = 1e-9, 1e6  # what the times of measurements lie between, in seconds
 
-# In place of a program:
-DEFAULT_PROGRAM = "default"  # the library's own collective over the whole group
+# In place of a program, as DEFAULT_PROGRAM is:
 SEND = "send"  # devices of one instance of a level send the payload to their counterparts in the next
 
 

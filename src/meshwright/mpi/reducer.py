@@ -65,6 +65,7 @@ class Reducer(AbstractContextManager["Reducer"]):
         except BaseException:
             self._watchdog.close()
             raise
+        self._calls.notices.tuned("mpi")
         vendor = MPI.get_vendor()[0]
         self._calls.notices.library("openmpi" if vendor == "Open MPI" else vendor)
         self._room = Room(ARRAYS)

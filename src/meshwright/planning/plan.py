@@ -18,6 +18,9 @@ from meshwright.workload.communication import Communication, exposed
 
 TIMES = ("seconds", "default_seconds", "bound_seconds")
 
+DEFAULT_PROGRAM = "default"
+"""In place of a program: the library's own collective over the whole group, called without an engine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -36,6 +39,53 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """Programs with their measured time: the median of some runs, and half of the 95% confidence interval as noise.
+
+    pipelined: None for the library's own collective, called without an engine.
+    """
+
+    pipelined: Pipelined | None
+    seconds: float
+    noise: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no measurement gives."""
+        if self.pipelined is not None:
+            check_type(self.pipelined, Pipelined, "a Pipelined; Pipelined.of makes one from a Program")
+        _check_seconds("seconds", self.seconds)
+        _check_seconds("noise", self.noise)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was chosen by measuring a payload of `bytes` bytes; it counts for payloads from `least` to `most` bytes.
+
+    engine: what ran it. where: the digest of the system and the placement that it ran on. chosen: the programs that are
+    taken. compared: what else was measured.
+    """
+
+    bytes: int
+    least: int
+    most: int
+    engine: str
+    where: str
+    chosen: Measured
+    compared: tuple[Measured, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no tuning gives."""
+        sizes = (self.least, self.bytes, self.most)
+        if not all(type(size) is int for size in sizes) or not 1 <= self.least <= self.bytes <= self.most:
+            raise SpecError(f"expected bytes between least and most, at least 1, not {shown(sizes)}")
+        for name in ("engine", "where"):
+            check_type(getattr(self, name), str, f"a text for {name!r}")
+        check_type(self.chosen, Measured, "a Measured")
+        check_type(self.chosen.pipelined, Pipelined, "a Pipelined; Pipelined.of makes one from a Program")
+        object.__setattr__(self, "compared", as_tuple(self.compared, Measured, "compared"))
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """A communication, the programs that carry it out, and its predicted times, each for one run.
 
@@ -45,6 +95,7 @@ class Planned:
     ranges: the best programs for other payloads too. Each counts from its own bytes on, up to those of the next; the
     first also for less. Where there are none, `pipelined` is for every payload.
     alternatives: other programs for the same payload, the fastest first; the library's own collective is among them.
+    tuned: what was chosen by measuring, for some payloads; the ranges have the same programs for them.
     """
 
     communication: Communication
@@ -54,6 +105,7 @@ class Planned:
     bound_seconds: float
     ranges: tuple[Timed, ...] = ()
     alternatives: tuple[Timed, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what is no plan for a communication."""
@@ -76,11 +128,19 @@ class Planned:
                 "the range of the planned payload has another program than the reduction: give ranges=() to run that "
                 "program for every payload"
             )
+        object.__setattr__(self, "tuned", as_tuple(self.tuned, Tuned, "tuned"))
+        for each in self.tuned:
+            if self.at(each.bytes) != each.chosen.pipelined:
+                raise SpecError(f"it was tuned for {each.bytes} bytes to other programs than it has: give tuned=()")
 
     def at(self, payload: int) -> Pipelined | None:
         """The programs for a payload of another size; None where the goal has no programs."""
         fitting = [each.pipelined for each in self.ranges if each.bytes <= payload]
         return fitting[-1] if fitting else self.ranges[0].pipelined if self.ranges else self.pipelined
+
+    def tuned_at(self, payload: int) -> Tuned | None:
+        """What was measured for a payload of this size; None where nothing was."""
+        return next((each for each in self.tuned if each.least <= payload <= each.most), None)
 
     @property
     def shares(self) -> tuple[tuple[Program, int], ...]:
@@ -131,6 +191,11 @@ class Plan:
         return tuple(planned for planned in self.communications if planned.pipelined is None)
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether programs were chosen by measuring."""
+        return any(planned.tuned for planned in self.communications)
+
+    @property
     def seconds(self) -> float:
         """The predicted time of all communications that is not hidden."""
         return self._total("seconds")
@@ -165,6 +230,24 @@ class Plan:
         hierarchy = self.hierarchy(planned)
         return [{"bytes": t.bytes, "program": t.pipelined.text(hierarchy), "seconds": t.seconds} for t in timed]
 
+    def _tuned(self, planned: Planned) -> dict[str, Any]:
+        """What was measured; nothing where nothing was."""
+        hierarchy = self.hierarchy(planned)
+
+        def written(one: Measured) -> dict[str, Any]:
+            text = one.pipelined.text(hierarchy) if one.pipelined else DEFAULT_PROGRAM
+            return {"program": text, "seconds": one.seconds, "noise": one.noise}
+
+        found = [
+            {
+                **{name: getattr(each, name) for name in ("bytes", "least", "most", "engine", "where")},
+                **written(each.chosen),
+                "compared": [written(one) for one in each.compared],
+            }
+            for each in planned.tuned
+        ]
+        return {"tuned": found} if found else {}
+
     def document(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {
@@ -186,6 +269,7 @@ class Plan:
                     **times_of(r),
                     "ranges": self._timed(r, r.ranges),
                     "alternatives": self._timed(r, r.alternatives),
+                    **self._tuned(r),
                 }
                 for r in self.reductions
             ],

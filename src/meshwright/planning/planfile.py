@@ -22,7 +22,8 @@ from meshwright.language.synthesis import MAX_LEVELS
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.layout import layout_of, reduction_hierarchy
 from meshwright.placement.placement import Placement
-from meshwright.planning.plan import TIMES, Plan, Planned, Timed, predict, times_of
+from meshwright.planning.plan import DEFAULT_PROGRAM, TIMES, Measured, Plan, Planned, Timed, Tuned, predict, times_of
+from meshwright.planning.tuning import where
 from meshwright.system.read import system_document, system_of
 from meshwright.text.files import write_file
 from meshwright.text.spec import check_path, check_type, no_constant, shown, unknown
@@ -34,7 +35,7 @@ FORMAT, VERSION = "meshwright-plan", 3
 MAX_TEXT = 2**22
 """The most bytes of a plan file."""
 
-_REDUCTION = ("axes", "bytes", "count", "goal", "name", "hidden", "program", *TIMES, "ranges", "alternatives")
+_REDUCTION = ("axes", "bytes", "count", "goal", "name", "hidden", "program", *TIMES, "ranges", "alternatives", "tuned")
 _TRANSFER = ("axes", "bytes", "kind", "count", "name", "hidden", "seconds", "bound_seconds")
 
 
@@ -147,6 +148,7 @@ class _Reader:
             raise self.fail("reductions", "there are none")
         old: dict[str, Any] = {"name": "", "hidden": 0.0} if version == 1 else {}
         old |= {"ranges": [], "alternatives": []} if version < 3 else {}  # one program for every payload
+        old |= {"tuned": []}  # is only written where something was measured
         entries = [{**old, **entry} if isinstance(entry, dict) else entry for entry in document["reductions"]]
         programmed = [
             self.planned(entry, f"reductions[{k}]", placement, library, True) for k, entry in enumerate(entries)
@@ -164,7 +166,7 @@ class _Reader:
     def planned(self, entry: Any, place: str, placement: Placement, library: Library, has_programs: bool) -> Planned:
         """One of the communications; those with programs have keys of their own."""
         kinds: dict[str, type | tuple[type, ...]] = {"axes": list, "bytes": int, "count": int, "hidden": (int, float)}
-        kinds |= {"ranges": list, "alternatives": list}
+        kinds |= {"ranges": list, "alternatives": list, "tuned": list}
         keys = _REDUCTION if has_programs else _TRANSFER
         self.take(entry, place, {key: kinds.get(key, (int, float) if key in TIMES else str) for key in keys})
         given = {key: entry[key] for key in ("axes", "bytes", "count", "name", "hidden")}
@@ -173,6 +175,14 @@ class _Reader:
         else:
             one = self.convert(place, lambda: Transfer(kind=entry["kind"], **given))
         hierarchy = self.convert(f"{place}.axes", lambda: reduction_hierarchy(placement, one.axes))
+        tuned = (
+            []
+            if not has_programs
+            else [
+                self.tuned(each, f"{place}.tuned[{k}]", placement, hierarchy, one.goal)
+                for k, each in enumerate(entry["tuned"])
+            ]
+        )
         pipelined = self.pipelined(entry["program"], f"{place}.program", hierarchy, one.goal) if has_programs else None
         model = self.convert(place, lambda: CostModel(layout_of(placement, one.axes), library, one.bytes))
         planned: Planned = self.convert(place, lambda: predict(model, one, pipelined))
@@ -186,6 +196,7 @@ class _Reader:
             for name in ("ranges", "alternatives"):
                 found = [self.timed(each, f"{place}.{name}[{k}]", pipeline) for k, each in enumerate(entry[name])]
                 written[name] = tuple(found)
+        written |= {"tuned": tuple(tuned)} if tuned else {}
         changed: Planned = self.convert(place, lambda: replace(planned, **written))
         return changed
 
@@ -208,6 +219,33 @@ class _Reader:
         )
         timed: Timed = self.convert(place, lambda: Timed(entry["bytes"], pipelined, entry["seconds"]))
         return timed
+
+    def tuned(self, entry: Any, place: str, placement: Placement, hierarchy: Hierarchy, goal: Goal) -> Tuned:
+        """What was measured for a payload; not if that was on another system than the file has now."""
+        sizes: dict[str, type | tuple[type, ...]] = dict.fromkeys(("bytes", "least", "most"), int)
+        times: dict[str, type | tuple[type, ...]] = {"program": str, "seconds": (int, float), "noise": (int, float)}
+        self.take(entry, place, {**sizes, "engine": str, "where": str, **times, "compared": list})
+        if entry["where"] != where(placement):
+            raise self.fail(
+                place,
+                "the plan was tuned on another system or placement than the file has now, so its measurements no "
+                "longer count: make the plan again, and tune it",
+            )
+
+        def measured(each: Any, at: str) -> Measured:
+            own = each["program"] == DEFAULT_PROGRAM and at != place
+            pipelined = None if own else self.pipelined(each["program"], f"{at}.program", hierarchy, goal)
+            found: Measured = self.convert(at, lambda: Measured(pipelined, each["seconds"], each["noise"]))
+            return found
+
+        compared = []
+        for k, each in enumerate(entry["compared"]):
+            at = f"{place}.compared[{k}]"
+            compared.append(measured(self.take(each, at, times), at))
+        given = {name: entry[name] for name in ("bytes", "least", "most", "engine", "where")}
+        chosen = measured(entry, place)
+        tuned: Tuned = self.convert(place, lambda: Tuned(**given, chosen=chosen, compared=tuple(compared)))
+        return tuned
 
     def pipelined(self, text: str, place: str, hierarchy: Hierarchy, goal: Goal) -> Pipelined:
         """The programs of a communication, each of them valid."""

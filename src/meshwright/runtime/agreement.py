@@ -29,7 +29,7 @@ def introduce(
         if not isinstance(plan, Plan):
             raise EngineError(f"expected a Plan, as read_plan gives one, not {type(plan).__name__}")
         said["plan"] = digest(plan)
-        check_devices(plan.placement.system, world)
+        check_devices(plan.placement.system, world, tuned=plan.is_tuned)
         return said, [role_of(plan, number, rank) for number in range(len(plan.reductions))]
     except MeshwrightError as error:  # for all ranks to raise
         return said | {"fault": str(error)}, []

@@ -14,6 +14,7 @@ from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
 from meshwright.language.goals import Goal, Holding
 from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds
 from meshwright.planning.planner import Planner
+from meshwright.planning.tuning import tuned_elsewhere
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
@@ -105,6 +106,17 @@ class Notices:
         except MeshwrightError:
             return ""
         return f"{format_seconds(seconds)} is predicted, where a plan for {running} takes {format_seconds(least)}"
+
+    def tuned(self, engine: str) -> None:
+        """Say that the plan was tuned somewhere else."""
+        engines = {each.engine.partition("-")[0] for planned in self.plan.reductions for each in planned.tuned}
+        if tuned_elsewhere(self.plan):
+            reason = "on another system or placement than it has now"
+        elif engines - {engine}:
+            reason = f"with {', '.join(sorted(engines - {engine}))}, but runs with {engine}"
+        else:
+            return
+        self._say(f"the plan was tuned {reason}, so its measurements no longer count: tune it again", "tuned")
 
     def chunks(self, number: int, chunks: int, payload: int) -> None:
         """Say that a payload of `payload` bytes is too small to be cut as a reduction was planned for one size only."""

@@ -77,7 +77,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
         return
     rank, world = found
     system, at = plan.placement.system, seat(environment)
-    check_devices(system, world)
+    check_devices(system, world, tuned=plan.is_tuned)
     # Only what all ranks see alike is refused here; who sits in a wrong seat is found out when ranks can talk.
     if at is not None and (fault := layout_fault(system, {0: Seat(0, at.local_size)})):
         raise EngineError(fault)

@@ -11,12 +11,13 @@ TESTBED = "MESHWRIGHT_TESTBED"
 """Set in the environment of processes inside a testbed: its name. They share one machine, and so one clock."""
 
 
-def check_devices(system: System, world: int, what: str = "processes") -> None:
-    """Refuse a number of processes that is not the number of devices."""
+def check_devices(system: System, world: int, what: str = "processes", tuned: bool = False) -> None:
+    """Refuse a number of processes that is not the number of devices; tuned: whether the plan was."""
     if world != system.devices:
+        again = f", and tune that: what was measured with {system.devices} no longer counts" if tuned else ""
         raise EngineError(
             f"there are {world} {what}, but the plan is for {system.devices} devices ({_counts(system)}): start "
-            f"{system.devices}, or make a plan for {world}"
+            f"{system.devices}, or make a plan for {world}{again}"
         )
 
 

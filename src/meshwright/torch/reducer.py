@@ -64,6 +64,7 @@ class Reducer(AbstractContextManager["Reducer"]):
         everyone = range(world)
         StoreChannel(store, everyone, self.rank, waits).agree(f"{key}/start", None, said, judge)
         self._calls = Calls(plan, self.rank, roles, checks, ARRAYS)
+        self._calls.notices.tuned("torch")
         make, go = partial(make_groups, plan_groups(plan), timeout), partial(leave, store, everyone, self.rank, key)
         self._driver = Driver("this Reducer", store, self.rank, self._backends, make, go)
         self._driver.connect()
