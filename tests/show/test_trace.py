@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshwright import Hierarchy, Pipelined, parse_program, write_plan
-from meshwright.measure.records import DEFAULT_PROGRAM, HEADER
+from meshwright.measure.records import HEADER
+from meshwright.planning.plan import DEFAULT_PROGRAM
 from meshwright.show.trace import MEASURED, MOST_DEVICES, PREDICTED, trace_document
 from tests.cli.test_verbs import run
 from tests.export.plans import plan_of

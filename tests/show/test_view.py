@@ -14,9 +14,8 @@ from meshwright import Hierarchy, Plan, parse_system, program_graph, read_plan, 
 from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.language.program import Pipelined, Program
 from meshwright.language.semantics import State, apply_step, state_of
-from meshwright.measure.records import DEFAULT_PROGRAM
 from meshwright.placement.hierarchy import digits_of
-from meshwright.planning.plan import cost_model, predict
+from meshwright.planning.plan import DEFAULT_PROGRAM, cost_model, predict
 from meshwright.show.snippets import command
 from meshwright.show.timeline import timeline
 from meshwright.show.view import MOST_DRAWN, MOST_PLANS, view_of

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from meshwright.measure.records import DEFAULT_PROGRAM, Measurement
-from meshwright.planning.plan import Plan, Planned
+from meshwright.measure.records import Measurement
+from meshwright.planning.plan import DEFAULT_PROGRAM, Plan, Planned
 
 
 @dataclass(frozen=True, slots=True)
