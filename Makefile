@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study study-nccl pipelines soak fuzz reproduction pictures format clean
+.PHONY: demo test lint types unit bench study study-nccl pipelines soak fuzz reproduction pictures screenshots web format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -54,12 +54,19 @@ pictures: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report]"
 	$(BIN)/python docs/pictures.py
 
+screenshots: $(VENV)/.installed-dev
+	$(BIN)/python docs/screenshots.py
+
+# The page of `meshwright show` and `meshwright explore`, from web/ to src/meshwright/show/assets. It needs Node.
+web:
+	cd web && npm ci --ignore-scripts --no-audit --no-fund && npm test && npm run build
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist web/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	PYTHON="$(PYTHON)" scripts/make-venv $(VENV)

@@ -33,7 +33,7 @@ VERBS = {
     "programs": "List or count the valid programs of a hierarchy.",
     "reproduce": "Repeat the evaluation of the P2 paper.",
     "run": "Run a plan for real, check the results, and time it.",
-    "show": "Show a plan as a trace, or as data.",
+    "show": "Show a plan on a page, or in time as a trace.",
     "systems": "List the built-in systems.",
     "testbed": "Emulate a hierarchical cluster on this machine.",
     "tune": "Measure what a plan may take, and take the fastest.",

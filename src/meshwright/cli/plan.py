@@ -29,6 +29,8 @@ from meshwright.planning.planner import plan as make_plan
 from meshwright.planning.ranking import Ranking, Sofar
 from meshwright.planning.sizes import Choices, check_memory, choose_sizes, with_devices
 from meshwright.runtime.signals import Interrupted
+from meshwright.show.report import write_report
+from meshwright.show.view import view_of
 from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.text.spec import split_items
@@ -102,6 +104,7 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
     most=CHUNKS[-1],
 )
 @options.out("Write the best plan to this file.")
+@options.out("Write a page that shows the candidates to this file, as `meshwright show` does.", "--html")
 @options.json
 def plan(
     system_spec: str,
@@ -123,6 +126,7 @@ def plan(
     max_steps: int,
     chunks: int,
     out: Path | None,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Rank the placements of the axes, with the best program for each reduction.
@@ -160,7 +164,7 @@ def plan(
         ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
     answer = Answer(axes, ranking, constraints, top, workload, choices, [], matrix is not None, placement_only)
     answer = _compared(answer, Planner(system, axes, communications, **settings)) if compare else answer
-    _give(answer, out, as_json)
+    _give(answer, out, html, as_json)
 
 
 def _of_engine(engine: str | None, chunks: int, no_rooted: bool) -> dict[str, Any]:
@@ -177,11 +181,14 @@ def _compared(answer: Answer, planner: Planner) -> Answer:
         return replace(answer, habits=habits(planner))
 
 
-def _give(answer: Answer, out: Path | None, as_json: bool) -> None:
-    """Write an answer, and its best plan to a file; an answer that is only the best so far ends the command."""
+def _give(answer: Answer, out: Path | None, html: Path | None, as_json: bool) -> None:
+    """Write an answer, its best plan to a file, and a page; an answer that is only the best so far ends the command."""
     if out is not None:
         write_plan(answer.best, out)
         say(f"wrote the best plan to {out}")
+    if html is not None:
+        write_report(view_of(answer.best, answer.ranking, answer.constraints), html)
+        say(f"wrote {html}")
     if as_json:
         print_json(_document(answer))
     else:

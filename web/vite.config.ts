@@ -1,0 +1,17 @@
+import { defineConfig } from "vite";
+
+// One script and one style sheet, with names that do not change: the package puts them into the page.
+export default defineConfig({
+  esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none", charset: "ascii" },
+  build: {
+    outDir: "../src/meshwright/show/assets",
+    emptyOutDir: true,
+    target: "es2022",
+    modulePreload: false,
+    cssCodeSplit: false,
+    rollupOptions: {
+      input: "src/main.tsx",
+      output: { format: "iife", entryFileNames: "app.js", assetFileNames: "app[extname]" },
+    },
+  },
+});
