@@ -21,9 +21,10 @@ from meshwright import (
     parse_program,
     parse_system,
     placements,
+    plan,
     program_graph,
 )
-from meshwright.language.goals import flat_program
+from meshwright.language.goals import PROGRAM_GOALS, flat_program
 
 EXHAUSTIVE = {
     "node=2,gpu=2": (1, 93),
@@ -102,3 +103,9 @@ def random_pipelines(spec: str, count: int = 60) -> Plan:
         base = plan_of(spec, [shares[0][0]], size=random.choice([1, 200, 1000])).reductions[0]
         reductions.append(replace(base, pipelined=Pipelined(tuple(shares))))
     return replace(plan_of(spec, programs[:1]), communications=tuple(reductions))
+
+
+def tunable_plan() -> Plan:
+    """A plan that holds alternatives for every goal."""
+    what = [Reduction(("data",), 1 << 16, goal=goal) for goal in PROGRAM_GOALS]
+    return plan("node=2@1GB/s+5us,gpu=2@8GB/s+1us", {"data": 4}, what, library="gloo").candidates[0]

@@ -116,6 +116,7 @@ def test_bad_input(path: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ([str(tmp_path / "no.json")], "there is no plan file"),
         ([str(path), "--engine", "numpy"], "--engine numpy has no links to measure: expected torch, mpi or jax"),
+        ([str(path), "--least", "1"], "--least 1: the noise of one repetition is not known; expected 2 or more"),
         ([str(path), "--bytes", "many"], "'many' is not"),
         ([str(path), "--best", "0"], "0 is not in the range 1<=x<=50"),
     ):

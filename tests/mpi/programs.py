@@ -16,6 +16,7 @@ from mpi4py import MPI
 from meshwright import Goal, load_library
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.mpi import Reducer
+from meshwright.runtime.tuning import CALLS
 from tests.engines import (
     EXHAUSTIVE,
     hierarchical,
@@ -25,6 +26,7 @@ from tests.engines import (
     random_pipelines,
     ranged_plan,
     refused,
+    tunable_plan,
 )
 
 
@@ -78,6 +80,23 @@ def pipelined_goals() -> None:
 def ranged_goals() -> None:
     """All goals with programs that depend on the size."""
     _goals({goal: Reducer(ranged_plan(goal)) for goal in PROGRAM_GOALS})
+
+
+def tuning() -> None:
+    """Calls that take candidates in turn are right, and settle alike."""
+    comm, plan = MPI.COMM_WORLD, replace(tunable_plan(), library=load_library("openmpi"))
+    reducer = Reducer(plan, tune=True)
+    for call in range(CALLS + 2):
+        length = 16_384 + 640 * (call % 3)
+        whole = np.arange(4 * length, dtype=np.int32).reshape(4, length) % 97
+        mine = whole[comm.rank].copy()
+        reducer.all_reduce(mine)
+        assert np.array_equal(mine, whole.sum(0))
+    found = reducer.tuned()
+    assert [len(planned.tuned) for planned in found.reductions] == [1, 0, 0, 0, 0]
+    assert all(each == found for each in comm.allgather(found))
+    reducer.close()
+    done(1)
 
 
 def _goals(reducers: dict[Goal, Reducer]) -> None:

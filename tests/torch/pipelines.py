@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from meshwright import Goal, MeshwrightWarning
 from meshwright.language.goals import PROGRAM_GOALS
+from meshwright.runtime.tuning import CALLS
 from meshwright.torch import Reducer
-from tests.engines import pipelined_plan, random_pipelines, ranged_plan, refused
+from tests.engines import pipelined_plan, random_pipelines, ranged_plan, refused, tunable_plan
 from tests.torch.programs import gloo
 
 
@@ -127,3 +128,23 @@ def _at_step(reducer: Reducer, lane: int, what: Callable[[], None]) -> None:
             return super().__getitem__(key)
 
     reducer._driver.executor.groups = Groups(reducer._driver.groups)
+
+
+def tuning(rank: int) -> tuple[dict[str, Any], int]:
+    """Calls that take candidates in turn; the plan with what was settled, and how many calls a settled one takes."""
+    plan = tunable_plan()
+    with gloo():
+        reducer = Reducer(plan, tune=True)
+        for call in range(CALLS + 4):
+            length = 16_384 + 640 * (call % 3)
+            whole = torch.arange(4 * length).reshape(4, length).remainder(97).int()
+            mine = whole[rank].clone()
+            work = reducer.all_reduce(mine, async_op=True)
+            part = reducer.reduce_scatter(whole[rank])
+            assert torch.equal(work.wait(), whole.sum(0))
+            assert torch.equal(part, whole.sum(0)[rank * length // 4 :][: length // 4])
+        found = reducer.tuned()
+        unsettled = [kind for kind in reducer._calls.kinds.values() if kind.race is not None]
+        reducer.close()
+    assert plan == reducer.plan != found
+    return found.document(), len(unsettled)

@@ -39,3 +39,10 @@ def test_a_failing_worker_surfaces_on_every_rank() -> None:
     outcomes = results("tests.torch.pipelines:failing_worker", 4)
     assert "rank 1: step 2 (AllReduce across node) with ranks 1, 3 failed: it broke" in outcomes[1]
     assert all("failed" in message for message in outcomes)
+
+
+def test_calls_that_tune_are_right_and_settle_alike() -> None:
+    (first, unsettled), *others = results("tests.torch.pipelines:tuning", 4)
+    assert all(each == (first, 0) for each in others)
+    assert unsettled == 0
+    assert [len(each.get("tuned", ())) for each in first["reductions"]] == [1, 1, 0, 0, 0]

@@ -60,6 +60,8 @@ def tune(plan_path: Path, sizes: tuple[str, ...], best: int, out: Path | None, a
     engine = measured_as(measuring["engine"], measuring["device"])
     if engine == "numpy":
         raise SpecError("--engine numpy has no links to measure: expected torch, mpi or jax")
+    if measuring["least"] < 2:
+        raise SpecError("--least 1: the noise of one repetition is not known; expected 2 or more")
     wanted = heats(plan, best, [parse_bytes(size) for size in sizes])
     if measuring["local"]:
         say(ONE_MACHINE)

@@ -2,23 +2,25 @@
 
 import atexit
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 from mpi4py import MPI
 
 from meshwright.errors import EngineError
 from meshwright.language.goals import Goal
+from meshwright.language.program import Collective
 from meshwright.mpi.channel import MessageChannel
 from meshwright.mpi.collectives import ARRAYS, Array, as_array, check_array, run_collective, start_collective
 from meshwright.planning.plan import Plan
 from meshwright.runtime.agreement import CallCheck, call_checks, introduce, judge_start
 from meshwright.runtime.calls import Calls, Over, Prepared
 from meshwright.runtime.payload import Divide, Payload, Room
-from meshwright.runtime.role import Flow, LaneGroup, Role, plan_groups
+from meshwright.runtime.role import Cut, Flow, LaneGroup, Role, plan_groups
 from meshwright.runtime.schedule import Call
 from meshwright.runtime.seats import Seat
 from meshwright.runtime.waiting import TIMEOUT, Watchdog, check_timeout
@@ -35,13 +37,21 @@ class Reducer(AbstractContextManager["Reducer"]):
     timeout: seconds after which a process that still waits for others in a call says so and ends; as no MPI call can be
     broken off, that is the only way out, and mpirun then ends the others.
     check: whether ranks compare size, dtype and operation: before the "first" call of each kind, "always" or "never".
+    tune: whether the first calls of each reduction and size find out which programs are fastest: at most 40 calls take
+    the library's own collective and the best predicted programs in turn, and all others what was the fastest.
 
     Forgetting `close` does no harm. A rank that ends with an exception before it ends the job, as the others would wait
     for it.
     """
 
     def __init__(
-        self, plan: Plan, comm: "MPI.Intracomm | None" = None, *, timeout: float = TIMEOUT, check: str = "first"
+        self,
+        plan: Plan,
+        comm: "MPI.Intracomm | None" = None,
+        *,
+        timeout: float = TIMEOUT,
+        check: str = "first",
+        tune: bool = False,
     ) -> None:
         """Check that processes and plan fit, and create the communicators."""
         comm = MPI.COMM_WORLD if comm is None else comm
@@ -60,8 +70,8 @@ class Reducer(AbstractContextManager["Reducer"]):
             with self._waiting("comparing plans with all other ranks"):
                 self._comm = comm.Dup()  # so that no message of the caller's is taken for one of ours
                 self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-                self._calls = Calls(plan, self.rank, *self._compare_plans(check, fault), ARRAYS)
-                self._groups = self._communicators()
+                self._calls = Calls(plan, self.rank, *self._compare_plans(check, tune, fault), ARRAYS, tune)
+                self._groups = self._communicators(tune)
         except BaseException:
             self._watchdog.close()
             raise
@@ -101,6 +111,13 @@ class Reducer(AbstractContextManager["Reducer"]):
         """
         return self._call(Goal.ALL_GATHER, part, out, "sum", over)
 
+    def tuned(self) -> Plan:
+        """The plan with what is settled so far, for `write_plan`; the plan as it was, if nothing is.
+
+        Groups that reduce at the same time settle each for itself, so ranks may have settled on different programs.
+        """
+        return self._calls.tuner.plan_with("mpi") if self._calls.tuner else self.plan
+
     def close(self) -> None:
         """Compare the last calls, and give the communicators back; every process calls it."""
         if self._closed:
@@ -133,11 +150,11 @@ class Reducer(AbstractContextManager["Reducer"]):
                 raise EngineError(self._broken) from error
             raise
 
-    def _compare_plans(self, check: str, fault: str) -> tuple[list[Role], list[CallCheck]]:
+    def _compare_plans(self, check: str, tune: bool, fault: str) -> tuple[list[Role], list[CallCheck]]:
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         at = Seat(local.rank, local.size)
         local.Free()
-        said, roles = introduce(self.plan, self._comm.size, self.rank, at, check)
+        said, roles = introduce(self.plan, self._comm.size, self.rank, at, check, tune)
         checks = []
         try:
             checks = call_checks(roles, check, lambda k, ranks: MessageChannel(self._comm, ranks, k, self._waiting))
@@ -149,10 +166,10 @@ class Reducer(AbstractContextManager["Reducer"]):
             raise EngineError(fault)
         return roles, checks
 
-    def _communicators(self) -> dict[LaneGroup, Any]:
+    def _communicators(self, tune: bool) -> dict[LaneGroup, Any]:
         """One for each group that this rank is in; groups without a rank in common are made at once."""
         rounds: list[dict[int, LaneGroup]] = []  # in each, the group of every rank that has one
-        for group in plan_groups(self.plan):
+        for group in plan_groups(self.plan, tune):
             fitting = next((groups for groups in rounds if groups.keys().isdisjoint(group[1])), None)
             if fitting is None:
                 rounds.append(fitting := {})
@@ -179,14 +196,25 @@ class Reducer(AbstractContextManager["Reducer"]):
             self._calls.refuse(goal, over, error)
             raise
         call.kind.check(call.kind.words, call.kind.bytes)
-        if call.kind.length:
-            self._run(call, op)
+        kind = call.kind
+        if kind.length and kind.race is None:
+            self._run(call, op, kind.cut)
+        elif kind.length and kind.race is not None:
+            run, largest = partial(self._run, call, op), partial(self._largest, kind.role)
+            kind.race.call(kind.role, kind.length, kind.bytes // kind.length, run, largest)
         kept: Array = call.kept
         return kept
 
-    def _run(self, call: Prepared, op: str) -> None:
+    def _largest(self, role: Role, values: Sequence[float]) -> list[float]:
+        """The largest of the values of all ranks of a role, one by one; their group is that of the library's own."""
+        found = np.array(values, np.float64)
+        with self._waiting("comparing times"):
+            run_collective(Collective.ALL_REDUCE, self._groups[0, role.ranks], found, found, "max")
+        return list(found.tolist())
+
+    def _run(self, call: Prepared, op: str, cut: Sequence[Cut]) -> None:
         at: list[tuple[Flow, Call]] = []  # the collectives so far, the last one under way
-        role, cut = call.kind.role, call.kind.cut
+        role = call.kind.role
         alone = len(cut) == 1
 
         def run(flow: Flow, move: Call, where: LaneGroup, source: Array, target: Array) -> Iterable[Any]:

@@ -37,13 +37,18 @@ def half_width(seconds: Sequence[float]) -> float:
 def simplest(times: Sequence[Sequence[float]]) -> int:
     """Which of some candidates to take, from the times of each: the first that is as fast as the fastest within noise.
 
-    The candidates are sorted, the simplest first. For example, three took 1.00, 0.98 and 0.80 s, each with a noise of
-    0.03 s. The third is the fastest by 0.18 s, and the others differ from it by more than hypot(0.03, 0.03) = 0.04 s,
-    so it is taken. With a noise of 0.15 s the first is taken.
+    The candidates are sorted, the simplest first; what is clearly slower than another is not taken. For example, three
+    took 1.00, 0.98 and 0.80 s, each with a noise of 0.03 s. The third is the fastest by 0.18 s, and the others differ
+    from it by more than hypot(0.03, 0.03) = 0.04 s, so it is taken. If the first two took 0.83 and 0.82 s, the first is
+    taken.
     """
     medians, noise = [median(each) for each in times], [half_width(each) for each in times]
     best = min(range(len(times)), key=lambda k: medians[k])
-    return next(k for k in range(len(times)) if medians[k] - medians[best] <= hypot(noise[k], noise[best]))
+    return next(
+        k
+        for k in range(len(times))
+        if not beaten(times[k], times) and medians[k] - medians[best] <= hypot(noise[k], noise[best])
+    )
 
 
 def beaten(times: Sequence[float], others: Sequence[Sequence[float]]) -> bool:
@@ -124,10 +129,14 @@ def choose(
     span: tuple[int, int],
     engine: str,
     times: Mapping[Pipelined | None, Sequence[float]],
+    taken: int | None = None,
 ) -> Tuned:
-    """What a reduction is to take for payloads of a span of sizes, from measured times, those of the simplest first."""
+    """What a reduction is to take for payloads of a span of sizes, from measured times, those of the simplest first.
+
+    taken: the position of what is taken, if that is known already.
+    """
     measured = [Measured(one, median(each), half_width(each)) for one, each in times.items()]
-    at = simplest([*times.values()])
+    at = simplest([*times.values()]) if taken is None else taken
     chosen = replace(measured[at], pipelined=measured[at].pipelined or own_program(plan, planned))
     return Tuned(payload, *span, engine, where(plan.placement), chosen, (*measured[:at], *measured[at + 1 :]))
 

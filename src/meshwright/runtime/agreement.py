@@ -8,6 +8,7 @@ from zlib import crc32
 
 from meshwright.errors import EngineError, MeshwrightError
 from meshwright.planning.plan import Plan
+from meshwright.planning.tuning import check_tunable
 from meshwright.runtime.role import Role, role_of
 from meshwright.runtime.seats import Seat, check_devices, layout_fault
 from meshwright.runtime.words import rank_list
@@ -21,16 +22,21 @@ def digest(plan: Plan) -> str:
 
 
 def introduce(
-    plan: Plan, world: int, rank: int, at: Seat | None, check: str = "first"
+    plan: Plan, world: int, rank: int, at: Seat | None, check: str = "first", tune: bool = False
 ) -> tuple[dict[str, Any], list[Role]]:
-    """What a rank says of itself when ranks compare their plans, and its roles in the plan's reductions."""
-    said: dict[str, Any] = {"plan": "", "seat": at, "check": check, "fault": ""}
+    """What a rank says of itself when ranks compare their plans, and its roles in the plan's reductions.
+
+    tune: whether it is to be tuned while it runs.
+    """
+    said: dict[str, Any] = {"plan": "", "seat": at, "check": check, "tune": tune, "fault": ""}
     try:
         if not isinstance(plan, Plan):
             raise EngineError(f"expected a Plan, as read_plan gives one, not {type(plan).__name__}")
         said["plan"] = digest(plan)
         check_devices(plan.placement.system, world, tuned=plan.is_tuned)
-        return said, [role_of(plan, number, rank) for number in range(len(plan.reductions))]
+        if tune:
+            check_tunable(plan)
+        return said, [role_of(plan, number, rank, tune) for number in range(len(plan.reductions))]
     except MeshwrightError as error:  # for all ranks to raise
         return said | {"fault": str(error)}, []
 
@@ -45,11 +51,10 @@ def judge_start(system: System | None, said: Mapping[int, Any]) -> str:
     if other:
         have = "has" if len(other) == 1 else "have"
         return f"{rank_list(other)} {have} another plan than rank 0: give every process the same plan file"
-    if other := [rank for rank, each in said.items() if each["check"] != said[0]["check"]]:
-        return (
-            f"rank {other[0]} has check={said[other[0]]['check']!r}, but rank 0 {said[0]['check']!r}: give every "
-            "process the same"
-        )
+    for name in ("check", "tune"):
+        if other := [rank for rank, each in said.items() if each.get(name) != said[0].get(name)]:
+            theirs, first = said[other[0]].get(name), said[0].get(name)
+            return f"rank {other[0]} has {name}={theirs!r}, but rank 0 {first!r}: give every process the same"
     seats = {rank: Seat(*each["seat"]) if each["seat"] else None for rank, each in said.items()}
     return "" if system is None else layout_fault(system, seats)
 

@@ -18,6 +18,7 @@ from meshwright.planning.tuning import tuned_elsewhere
 from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
+from meshwright.runtime.tuning import Race, Tuner
 from meshwright.text.units import format_amount, format_seconds
 from meshwright.workload.communication import exposed
 
@@ -163,6 +164,7 @@ class CallKind(NamedTuple):
     bytes: int
     cut: Sequence[Cut]
     words: tuple[str, ...]  # the call in words, which ranks compare
+    race: Race | None = None  # as long as it is not settled which programs calls take; they take turns then
 
 
 class Prepared(NamedTuple):
@@ -178,10 +180,20 @@ class Calls:
     """The calls of one rank with one plan."""
 
     def __init__(
-        self, plan: Plan, rank: int, roles: Sequence[Role], checks: Sequence[CallCheck], arrays: Arrays
+        self,
+        plan: Plan,
+        rank: int,
+        roles: Sequence[Role],
+        checks: Sequence[CallCheck],
+        arrays: Arrays,
+        tune: bool = False,
     ) -> None:
-        """No call is made yet; there are a role and a check for each of the plan's reductions."""
+        """No call is made yet; there are a role and a check for each of the plan's reductions.
+
+        tune: whether the first calls find out which programs are fastest; the roles can then take all of them.
+        """
         self.rank, self.roles, self.checks, self.arrays = rank, roles, checks, arrays
+        self.tuner = Tuner(plan) if tune else None
         self.choose, self.notices = Chooser(plan), Notices(plan, rank)
         self.kinds: dict[tuple[int, str, int, Any], CallKind] = {}
 
@@ -195,7 +207,7 @@ class Calls:
         length = arrays.length(whole) * (len(ranks) if is_part else 1)
         key = number, op, length, given.dtype
         kind = self.kinds.get(key)
-        if kind is None:
+        if kind is None or (kind.race is not None and kind.race.winner is not None):
             if len(self.kinds) >= KEPT:
                 self.kinds.clear()
             kind = self.kinds[key] = self._kind(number, op, length, given)
@@ -215,14 +227,16 @@ class Calls:
         return Prepared(kind, given, result, result)
 
     def _kind(self, number: int, op: str, length: int, given: Array) -> CallKind:
-        role = self.roles[number]
-        goal, cut, size = role.planned.communication.goal, role.cut(length, given.itemsize), length * given.itemsize
+        role, size = self.roles[number], length * given.itemsize
+        race = self.tuner.race(number, size) if self.tuner and size else None
+        settled = None if race is None else race.winner
+        goal, cut = role.planned.communication.goal, role.cut(length, given.itemsize, settled)
         if length:
             self.notices.chunks(number, len(cut), size)
         what = f"reduction {number}"
         kind = op if goal.reduces else "any"
         words = ("gives", str(length), "elements of", self.arrays.dtype(given), "to", goal, kind, "of", what)
-        return CallKind(role, self.checks[number], length, size, cut, words)
+        return CallKind(role, self.checks[number], length, size, cut, words, None if settled else race)
 
     def refuse(self, goal: Goal, over: Over, error: EngineError) -> None:
         """Tell the others, who may be about to compare this call, that this rank cannot make it."""

@@ -10,6 +10,7 @@ from meshwright.language.goals import Holding
 from meshwright.language.program import Pipelined, Program, check_fits, device_groups, step_text
 from meshwright.language.semantics import check_program
 from meshwright.planning.plan import Plan, Planned
+from meshwright.planning.tuning import known_programs
 from meshwright.runtime.schedule import Call, Copy, Schedule, schedule
 from meshwright.runtime.words import rank_list
 
@@ -57,14 +58,14 @@ class Role:
         step = step_text(flow.program.steps[move.step], self.names)
         return f"step {move.step + 1} ({step}) with {rank_list(self.ranks[device] for device in move.group)}"
 
-    def cut(self, length: int, width: int) -> list[Cut]:
-        """The chunks of a payload of `length` elements of `width` bytes.
+    def cut(self, length: int, width: int, pipelined: Pipelined | None = None) -> list[Cut]:
+        """The chunks of a payload of `length` elements of `width` bytes, for its programs or for those that are given.
 
         Where the plan does not know the best programs for every payload, one that is smaller than planned gets fewer
         chunks, of about the planned size.
         """
         planned, whole = self.planned, length * width
-        pipelined = program_at(planned, whole)
+        pipelined = pipelined or program_at(planned, whole)
         flows, wanted = self.flows[pipelined], pipelined.chunks
         in_place = planned.communication.goal.in_place
         if not in_place:
@@ -99,14 +100,17 @@ def programs_of(planned: Planned) -> list[Pipelined]:
     return list(dict.fromkeys(every))
 
 
-def role_of(plan: Plan, number: int, rank: int) -> Role:
-    """A rank's role in a reduction; the programs are checked first, whoever made the plan."""
+def role_of(plan: Plan, number: int, rank: int, tune: bool = False) -> Role:
+    """A rank's role in a reduction; the programs are checked first, whoever made the plan.
+
+    tune: whether it can take all programs that the plan holds, not only those that payloads take.
+    """
     planned = plan.reductions[number]
     hierarchy = plan.hierarchy(planned)
     ranks = next(group for group in plan.placement.groups(planned.communication.axes) if rank in group)
     schedules: dict[Program, Schedule] = {}
     flows = {}
-    for pipelined in programs_of(planned):
+    for pipelined in known_programs(plan, planned) if tune else programs_of(planned):
         found = []
         before = 0  # steps of the programs before this one
         for program, chunks in pipelined.shares:
@@ -169,13 +173,16 @@ def _rank_steps(todo: Schedule, ranks: tuple[int, ...], lanes: Sequence[int]) ->
     )
 
 
-def plan_groups(plan: Plan) -> list[LaneGroup]:
-    """All groups of ranks that a plan's programs need, by lane, each once, in the same order on every rank."""
+def plan_groups(plan: Plan, tune: bool = False) -> list[LaneGroup]:
+    """All groups of ranks that a plan's programs need, by lane, each once, in the same order on every rank.
+
+    tune: as in `role_of`.
+    """
     found: dict[LaneGroup, None] = {}
     for planned in plan.reductions:
         radices = plan.hierarchy(planned).radices
         inside: dict[tuple[int, tuple[int, ...]], None] = {}  # by lane, the devices of a reduction group
-        for pipelined in programs_of(planned):
+        for pipelined in known_programs(plan, planned) if tune else programs_of(planned):
             steps = [step for program, _ in pipelined.shares for step in program.steps]
             for number, step in enumerate(steps):
                 for devices in device_groups(step.grouping, radices):

@@ -3,7 +3,7 @@
 import atexit
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from meshwright.errors import EngineError
-from meshwright.runtime.calls import Calls, Prepared
+from meshwright.runtime.calls import CallKind, Calls, Prepared
 from meshwright.runtime.payload import Room
-from meshwright.runtime.role import LaneGroup
+from meshwright.runtime.role import Cut, LaneGroup
 from meshwright.torch.channel import LATE, StoreChannel
 from meshwright.torch.executor import ARRAYS, Executor
 from meshwright.torch.groups import give_back
@@ -121,7 +121,10 @@ class Driver:
             given = given.cpu()
             result = given if call.result is call.given else torch.empty_like(result, device="cpu")
         try:
-            self.executor.run(kind.role, kind.cut, given, result, op, backend)
+            if kind.race is None:
+                self.executor.run(kind.role, kind.cut, given, result, op, backend)
+            else:
+                self._try(kind, given, result, op, backend)
         except EngineError as error:
             self.give_up()
             late = StoreChannel(self.store, kind.role.ranks, self.rank, LATE)
@@ -129,6 +132,18 @@ class Driver:
         if ready is not None:
             call.result.copy_(result)
             torch.cuda.current_stream(call.result.device).synchronize()
+
+    def _try(self, kind: CallKind, given: Tensor, result: Tensor, op: str, backend: str) -> None:
+        """Run a call with the programs whose turn it is."""
+        assert kind.race is not None
+
+        def run(cut: Sequence[Cut]) -> None:
+            self.executor.run(kind.role, cut, given, result, op, backend)
+            if given.is_cuda:
+                torch.cuda.current_stream(given.device).synchronize()
+
+        largest = partial(self.executor.largest, kind.role, given.device, backend)
+        kind.race.call(kind.role, kind.length, kind.bytes // kind.length, run, largest)
 
     def _allocate(self, slot: int, length: int, like: Tensor) -> Tensor:
         """Memory for a call. PyTorch keeps that of other devices itself."""

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.errors import EngineError
+from meshwright.language.program import Collective
 from meshwright.runtime.payload import Allocate, Arrays, Chunk, Divide, Payload
 from meshwright.runtime.role import Cut, Flow, LaneGroup, Role
 from meshwright.runtime.schedule import Call
@@ -67,6 +68,15 @@ class Executor:
         else:
             self._on_threads(payload.chunks, run)
         payload.finish()
+
+    def largest(self, role: Role, device: torch.device, backend: str, values: Sequence[float]) -> list[float]:
+        """The largest of the values of all ranks of a role, one by one; their group is that of the library's own."""
+        found = torch.tensor(values, dtype=torch.float64, device=device)
+        try:
+            run_collective(Collective.ALL_REDUCE, found, found, "max", self.groups[0, role.ranks], backend)
+        except RuntimeError as error:
+            raise EngineError(f"rank {dist.get_rank()}: comparing times failed: {first_line(error)}") from error
+        return list(found.tolist())
 
     def close(self) -> None:
         """Give the threads back."""

@@ -44,11 +44,13 @@ class Reducer(AbstractContextManager["Reducer"]):
     timeout: seconds after which a call fails whose other ranks do not come or have died.
     check: "first" compares size, dtype and operation between ranks before the first call of each kind, and all calls
     so far every 64 calls or 64 MiB; "always" before every call; "never" trusts the caller.
+    tune: whether the first calls of each reduction and size find out which programs are fastest: at most 40 calls take
+    the library's own collective and the best predicted programs in turn, and all others what was the fastest.
 
     Forgetting `close` does no harm: what it gives back is given back when the interpreter ends.
     """
 
-    def __init__(self, plan: Plan, *, timeout: float = TIMEOUT, check: str = "first") -> None:
+    def __init__(self, plan: Plan, *, timeout: float = TIMEOUT, check: str = "first", tune: bool = False) -> None:
         """Check that processes and plan fit, and create the groups."""
         check_timeout(timeout)
         check_initialized()
@@ -56,16 +58,19 @@ class Reducer(AbstractContextManager["Reducer"]):
         self.rank, world = dist.get_rank(), dist.get_world_size()
         self._backends, store, key = backends(), default_store(), f"meshwright/{next(_numbers)}"
         waits = Waits.of(timeout)
-        said, roles = introduce(plan, world, self.rank, seat(os.environ), check)
+        said, roles = introduce(plan, world, self.rank, seat(os.environ), check, tune)
         checks = call_checks(
             roles, check, lambda _, ranks: StoreChannel(store, ranks, self.rank, waits, self._give_up), key
         )  # a wrong `check` is refused before anyone is waited for
         judge = partial(judge_start, None if said["fault"] else plan.placement.system)
         everyone = range(world)
         StoreChannel(store, everyone, self.rank, waits).agree(f"{key}/start", None, said, judge)
-        self._calls = Calls(plan, self.rank, roles, checks, ARRAYS)
+        self._calls = Calls(plan, self.rank, roles, checks, ARRAYS, tune)
         self._calls.notices.tuned("torch")
-        make, go = partial(make_groups, plan_groups(plan), timeout), partial(leave, store, everyone, self.rank, key)
+        make, go = (
+            partial(make_groups, plan_groups(plan, tune), timeout),
+            partial(leave, store, everyone, self.rank, key),
+        )
         self._driver = Driver("this Reducer", store, self.rank, self._backends, make, go)
         self._driver.connect()
 
@@ -127,6 +132,13 @@ class Reducer(AbstractContextManager["Reducer"]):
     def role(self, goal: Goal, over: Over = None) -> Role:
         """This rank's role in one of the plan's reductions, with the ranks of its group."""
         return self._calls.roles[self._calls.choose(goal, over, 1)]
+
+    def tuned(self) -> Plan:
+        """The plan with what is settled so far, for `write_plan`; the plan as it was, if nothing is.
+
+        Groups that reduce at the same time settle each for itself, so ranks may have settled on different programs.
+        """
+        return self._calls.tuner.plan_with("torch") if self._calls.tuner else self.plan
 
     def close(self) -> None:
         """Finish what is under way, compare the last calls, give the groups back; every process calls it.
