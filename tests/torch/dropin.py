@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright import EngineError, autoload
+from meshwright.runtime.tuning import CALLS
 
 SCRIPT = Path(__file__).with_name("script.py")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gpt"
@@ -67,6 +68,21 @@ def record(rank: int, path: str, folder: str, axes: str, case: str) -> None:
     sys.argv = [str(SCRIPT), folder, case]
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert os.environ["RANK"] == str(rank)
+
+
+def tuned(rank: int, plan: str, out: str) -> str:
+    """Calls of a script that tune the plan; the table at the end."""
+    os.environ.update(MESHWRIGHT_PLAN=plan, MESHWRIGHT_TUNE=out)
+    autoload.start()
+    dist.init_process_group("gloo")
+    for _ in range(CALLS + 2):
+        tensor = torch.arange(16_384, dtype=torch.int32) + rank
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, 4 * torch.arange(16_384, dtype=torch.int32) + 6)
+    dist.destroy_process_group()
+    from meshwright.torch.dropin import _tally
+
+    return _tally.table()
 
 
 def _check_methods() -> None:

@@ -26,6 +26,7 @@ from meshwright import (
     parse_hierarchy,
     parse_program,
     parse_system,
+    read_plan,
     write_plan,
 )
 from meshwright.cli import main
@@ -33,7 +34,7 @@ from meshwright.cli.launch import launch
 from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.planning.plan import cost_model, predict
 from meshwright.runtime.launch import torchrun_command
-from tests.engines import hierarchical
+from tests.engines import hierarchical, tunable_plan
 from tests.house import ROOT
 from tests.ranks import free_port, results, run_ranks
 
@@ -158,6 +159,15 @@ def test_what_a_step_sends_is_recorded(
     assert {(str(one.goal), one.axes, one.bytes): one.count for one in workload.communications} == sent
 
 
+def test_a_script_tunes_its_plan(tmp_path: Path) -> None:
+    path, out = tmp_path / "plan.json", tmp_path / "tuned.json"
+    write_plan(tunable_plan(), path)
+    tables = results("tests.torch.dropin:tuned", 4, str(path), str(out))
+    assert " plan " in tables[0]
+    assert " library " not in tables[0]
+    assert [len(planned.tuned) for planned in read_plan(out).reductions] == [1, 0, 0, 0, 0]
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which Meshwright's entry points are installed as pyproject.toml has them."""
@@ -231,6 +241,7 @@ def test_launch_without_a_plan_is_a_plain_run(tmp_path: Path) -> None:
             "rank 0 is on a host with 3 processes, but a host of the plan's system node=2,gpu=2 can have 4, 2 or 1",
         ),
         (["PLAN", "--record", "r.yaml", "--axes", "data=3", "SCRIPT"], {}, 2, "the axes data=3 do not multiply to 4"),
+        (["PLAN", "--tune", "t.json", "SCRIPT"], {}, 2, "the plan has only one program for the all-reduce over"),
         (["PLAN", "SCRIPT"], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, 3, "PyTorch is told not to load Meshwright"),
     ],
 )
@@ -286,7 +297,7 @@ def test_ranks_of_every_launcher_are_renumbered(
         monkeypatch.setenv(name, value)
     assert launch.callback is not None
     for no_rerank in (False, True):
-        launch.callback(Path(plan), no_rerank, None, None, None, False, str(SCRIPT), ())
+        launch.callback(Path(plan), no_rerank, None, None, None, None, False, str(SCRIPT), ())
     moved, kept = started
     assert {name: moved[name] for name in wanted} == wanted
     assert {name: kept[name] for name in given} == given

@@ -11,7 +11,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.errors import EngineError, MeshwrightError, SpecError
-from meshwright.runtime.dropin import AXES, LAUNCHERS, PLAN, RECORD, RERANK, STEPS, launched, prepare
+from meshwright.runtime.dropin import AXES, LAUNCHERS, PLAN, RECORD, RERANK, STEPS, TUNE, launched, prepare
 from meshwright.runtime.signals import IGNORED
 
 ENTRY = "torch.backends"
@@ -25,6 +25,7 @@ ENTRY = "torch.backends"
     is_flag=True,
     help="Leave the ranks as the launcher numbers them, for scripts that build their mesh from the plan.",
 )
+@options.out("Find the fastest programs of the plan with the first calls; at the end, write it to this file.", "--tune")
 @options.out("Record what a step of the script sends to this workload file, for `plan --workload`.", "--record")
 @click.option(
     "--axes",
@@ -44,6 +45,7 @@ ENTRY = "torch.backends"
 def launch(
     plan_path: Path | None,
     no_rerank: bool,
+    tune: Path | None,
     record: Path | None,
     axes_spec: str | None,
     steps: int | None,
@@ -66,7 +68,8 @@ def launch(
       mpirun -n 8 python -m meshwright launch --plan plan.json train.py
 
     For programs that start processes of their own, MESHWRIGHT_PLAN=plan.json in the environment does the same;
-    MESHWRIGHT_RERANK=0 is --no-rerank, and MESHWRIGHT_RECORD, MESHWRIGHT_AXES and MESHWRIGHT_STEPS are the others.
+    MESHWRIGHT_RERANK=0 is --no-rerank, and MESHWRIGHT_TUNE, MESHWRIGHT_RECORD, MESHWRIGHT_AXES and MESHWRIGHT_STEPS are
+    the others.
 
     The exit code is the script's. 2: bad input. 3: the processes do not fit the plan, or PyTorch is too old. In both
     cases the script is not started, and rank 0 alone says why.
@@ -78,12 +81,13 @@ def launch(
         given = {
             PLAN: plan_path and str(plan_path.absolute()),
             RERANK: "0" if no_rerank else None,
+            TUNE: tune and str(tune.absolute()),
             RECORD: record and str(record.absolute()),
             AXES: axes_spec,
             STEPS: steps and str(steps),
         }
         environment |= {name: value for name, value in given.items() if value}
-        if plan_path or record:
+        if plan_path or record or tune:
             if found is None:
                 names = ", ".join(rank for rank, _ in LAUNCHERS)
                 raise EngineError(f"this process has no rank: no launcher has set one of {names}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from meshwright.errors import EngineError, SpecError
 from meshwright.placement.placement import Placement, parse_axes
 from meshwright.planning.planfile import read_plan
+from meshwright.planning.tuning import check_tunable
 from meshwright.runtime.seats import Seat, check_devices, layout_fault, seat
 from meshwright.text.spec import format_counts, shown
 
@@ -18,6 +19,9 @@ RERANK = "MESHWRIGHT_RERANK"
 """Set to 0, it leaves the ranks as the launcher numbers them."""
 DEVICE = "MESHWRIGHT_DEVICE"
 """Set where ranks were renumbered: the rank that the launcher gave, which is the number of the device."""
+
+TUNE = "MESHWRIGHT_TUNE"
+"""The file to which the plan is written after the first calls of the script have tuned it."""
 
 RECORD, AXES, STEPS = "MESHWRIGHT_RECORD", "MESHWRIGHT_AXES", "MESHWRIGHT_STEPS"
 """The file to which a workload is recorded, the axes of the script, and how many steps it makes."""
@@ -71,8 +75,12 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     if recorded and recorded.axes and found and prod(recorded.axes.values()) != found[1]:
         raise SpecError(f"the axes {format_counts(recorded.axes)} do not multiply to {found[1]}, the number of ranks")
     if not environment.get(PLAN):
+        if environment.get(TUNE):
+            raise SpecError("there is no plan to tune: give --plan too")
         return
     plan = read_plan(environment[PLAN])
+    if environment.get(TUNE):
+        check_tunable(plan)
     if found is None or DEVICE in environment:
         return
     rank, world = found

@@ -151,10 +151,14 @@ class Tuner:
             self.races[key] = Race(self.plan, number, payload)
         return self.races[key]
 
-    def plan_with(self, engine: str) -> Plan:
-        """The plan with what is settled so far."""
+    def settled(self, engine: str) -> dict[int, list[Tuned]]:
+        """What is settled so far, by the numbers of reductions."""
         found: dict[int, list[Tuned]] = {}
         for race in self.races.values():
             if race.winner is not None and len(race.programs) > 1:
                 found.setdefault(race.number, []).append(race.tuned(engine))
-        return retuned(self.plan, found)
+        return found
+
+    def plan_with(self, engine: str) -> Plan:
+        """The plan with what is settled so far."""
+        return retuned(self.plan, self.settled(engine))

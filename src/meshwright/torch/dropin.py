@@ -13,11 +13,12 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, Store, _register_process_group, _unregister_process_group
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from meshwright.errors import EngineError
+from meshwright.errors import EngineError, MeshwrightError
 from meshwright.planning.plan import Plan
-from meshwright.planning.planfile import read_plan
+from meshwright.planning.planfile import read_plan, write_plan
+from meshwright.planning.tuning import retuned
 from meshwright.runtime.agreement import introduce, judge_start
-from meshwright.runtime.dropin import DEVICE, PLAN, device_ranks, wish
+from meshwright.runtime.dropin import DEVICE, PLAN, TUNE, device_ranks, wish
 from meshwright.runtime.role import Role, renumbered
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT
@@ -43,6 +44,7 @@ class Session:
         self.default = default  # the name of the default group
         self.plan, self.rank, self.world, self.store = plan, rank, world, own_connection(store)
         self.tally, self.recorder = _tally, _recorder()
+        self.tuned = os.environ.get(TUNE)  # the file for what the first calls find out
         self.roles: list[Role] = [] if plan is None else self._roles(plan)
         self.services: list[Service] = []
         at_end[id(self)] = partial(self.end, os.getpid())
@@ -53,7 +55,7 @@ class Session:
         moved = DEVICE in os.environ and world == system.devices
         ranks = device_ranks(plan.placement) if moved else range(world)
         device = ranks.index(self.rank)
-        said, roles = introduce(plan, world, device, seat(os.environ))
+        said, roles = introduce(plan, world, device, seat(os.environ), tune=bool(self.tuned))
         judge = partial(judge_start, None if said["fault"] else system)
         StoreChannel(self.store, range(world), device, Waits.of(TIMEOUT)).agree("start", None, said, judge)
         return [renumbered(role, ranks) for role in roles]
@@ -68,7 +70,7 @@ class Session:
         label = "+".join(fitting[0]) if fitting else plain
         members = Members(native.group_name, label, named, ranks, self.rank, kinds, store, timeout)
         planned = self.plan if fitting and len(ranks) > 1 else None
-        service = None if planned is None else Service(planned, self.roles, members)
+        service = None if planned is None else Service(planned, self.roles, members, bool(self.tuned))
         if service is not None:
             self.services.append(service)
         return PlannedGroup(native, members, service, self)
@@ -89,6 +91,8 @@ class Session:
         at_end.pop(id(self), None)
         if process != os.getpid():
             return
+        if self.rank == 0 and self.tuned and self.plan is not None:
+            self._write(self.tuned, self.plan)
         well = all(service.driver.queue.healthy() for service in self.services) and not hasattr(sys, "last_type")
         everyone, patience = range(self.world), FAREWELL if well else FAREWELL_AFTER_FAILURE
         if self.recorder is None:
@@ -97,6 +101,16 @@ class Session:
         told = tell_first(self.store, everyone, self.rank, "record", said(self.recorder, self.rank), patience)
         if self.rank == 0:
             write(self.recorder.wish, self.world, told)
+
+    def _write(self, path: str, plan: Plan) -> None:
+        """Write the plan with what the first calls have found out."""
+        for service in self.services:
+            if service.calls.tuner:
+                plan = retuned(plan, service.calls.tuner.settled("torch"))
+        try:
+            write_plan(plan, path)
+        except MeshwrightError as error:
+            print(f"meshwright: {error}", file=sys.stderr, flush=True)
 
 
 _made: Counter[str] = Counter()  # process groups, by name: a name may be used again after all groups are destroyed

@@ -47,8 +47,8 @@ class Service:
     group's, in any order: a role has them in the order of devices, and the group perhaps in another.
     """
 
-    def __init__(self, plan: Plan, roles: Sequence[Role], members: Members) -> None:
-        """Nothing is connected before the first call."""
+    def __init__(self, plan: Plan, roles: Sequence[Role], members: Members, tune: bool = False) -> None:
+        """Nothing is connected before the first call. tune: as for `Calls`."""
         self.plan, self.members = plan, members
         mine = [role for role in roles if set(role.ranks) == set(members.ranks)]
         goals = [role.planned.communication for role in mine]
@@ -73,7 +73,7 @@ class Service:
             lambda _, ranks: StoreChannel(store, ranks, members.rank, waits, self.driver.give_up),
             "calls",
         )
-        self.calls = Calls(plan, members.rank, roles, checks, ARRAYS)
+        self.calls = Calls(plan, members.rank, roles, checks, ARRAYS, tune)
         self.calls.notices.silent = True  # a script that nobody changed should not see warnings that nobody expects
         self._known: dict[tuple[Any, ...], bool] = {}
 
@@ -95,6 +95,8 @@ class Service:
             return False
         if not self.rooted and Holding.ROOT in (goal.start, goal.end):
             return False
+        if self.calls.tuner:  # ranks do not settle at the same moment, so none may leave calls to the library then
+            return True
         found = program_at(self.plan.reductions[self.calls.choose(goal, self.over[goal], size)], size)
         return found.chunks > 1 or len(found.program.steps) > 1  # else it is the library's own collective
 
