@@ -77,5 +77,5 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	scripts/install-tools
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report,explore]"
 	touch $@ $(VENV)/.installed

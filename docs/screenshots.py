@@ -5,6 +5,9 @@ It needs the extra dev, for Playwright, and Chromium.
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,6 +43,20 @@ def program(page: Page, folder: str) -> None:
     page.locator("section[aria-labelledby=programs]").screenshot(path=HERE / "report-program.png")
 
 
+def explore(page: Page) -> None:
+    """The app, with a mistake in a field."""
+    command = [sys.executable, "-m", "meshwright", "explore", "--port", "0", "--no-open"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        page.goto(server.stderr.readline().split()[4])
+        page.get_by_role("button", name="dgx-h100", exact=True).click()
+        page.locator("h1", has_text="data 16").wait_for()
+        page.get_by_label("Axes").fill("data=16,shard=7")
+        page.locator(".last").wait_for()
+        page.screenshot(path=HERE / "explore.png")
+        server.send_signal(signal.SIGINT)
+
+
 def main() -> None:
     """Take all of them."""
     sandbox = [] if os.geteuid() else ["--no-sandbox"]
@@ -47,6 +64,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
         placement(browser.new_page(viewport={"width": 1000, "height": 980}), folder)
         program(browser.new_page(viewport={"width": 1000, "height": 900}, color_scheme="dark"), folder)
+        explore(browser.new_page(viewport={"width": 1240, "height": 860}))
         browser.close()
 
 

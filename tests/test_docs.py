@@ -170,7 +170,7 @@ def write(path: Path, system: str, axes: dict[str, int]) -> None:
     write_plan(best, path)
 
 
-NEEDS_MORE = {"testbed", "bench", "launch", "run", "tune"}
+NEEDS_MORE = {"testbed", "bench", "launch", "run", "tune", "explore"}
 """Verbs whose commands need a cluster or a testbed, or take a launcher; others test them for real."""
 
 
@@ -397,11 +397,12 @@ def test_the_dependencies_are_those_of_the_package() -> None:
     listed = [re.split(r"[><=]", requirement)[0].lower() for requirement in project["dependencies"]]
     rows = [row.split("|")[1].strip().lower() for row in table.split("\n\n")[1].splitlines()[2:]]
     assert [row for row in rows if not row.startswith("extra")] == listed
-    for requirement in [*extras["dev"], *extras["report"]]:
+    for requirement in [*extras["dev"], *extras["report"], *extras["explore"]]:
         assert re.split(r"[><=]", requirement)[0].lower() in table
     imports = third_party()
     modules_of = {"pyyaml": "yaml", "torch": "torch", "jax": "jax", "mpi": "mpi4py", "report": "matplotlib"}
     needed = {modules_of.get(name, name) for name in (*listed, "torch", "jax", "mpi", "report")}
+    needed |= {"starlette", "uvicorn"}  # the extra explore
     assert set(imports) - {"pytest"} == needed  # pytest has those who use the testbed's fixture
     assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in (ROOT / "README.md").read_text()
     for page in PAGES:

@@ -15,7 +15,7 @@ from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.language.program import Pipelined, Program
 from meshwright.language.semantics import State, apply_step, state_of
 from meshwright.placement.hierarchy import digits_of
-from meshwright.planning.plan import DEFAULT_PROGRAM, cost_model, predict
+from meshwright.planning.plan import DEFAULT_PROGRAM, Measured, Tuned, cost_model, predict
 from meshwright.show.snippets import command
 from meshwright.show.timeline import timeline
 from meshwright.show.view import MOST_DRAWN, MOST_PLANS, view_of
@@ -171,8 +171,18 @@ def test_measurements_stand_beside_predictions() -> None:
         replace(measurement(plan, text, [1.0]), alone=True),
     ]
     first, second = view_of(plan, measurements=known)["plans"][0]["communications"]
-    assert first["measured"] == {"engine": "torch", "seconds": 2.5, "default_seconds": 4.0, "repetitions": 3}
+    assert first["measured"] == {"engine": "torch", "seconds": 2.5, "default_seconds": 4.0}
     assert second["measured"] is None
+
+
+def test_what_a_plan_was_tuned_by_stands_beside_predictions() -> None:
+    plan = best("two levels")
+    first, *others = plan.reductions
+    size = first.communication.bytes
+    chosen, own = Measured(first.pipelined, 2.5, 0.1), Measured(None, 4.0, 0.1)
+    tuned = replace(first, tuned=(Tuned(size, size, size, "mpi", "here", chosen, (own,)),))
+    found = view_of(replace(plan, communications=(tuned, *others)))["plans"][0]["communications"]
+    assert found[0]["measured"] == {"engine": "mpi", "seconds": 2.5, "default_seconds": 4.0}
 
 
 def test_a_program_without_steps_is_shown() -> None:

@@ -36,7 +36,6 @@ export interface Measured {
   engine: string;
   seconds: number;
   default_seconds: number | null;
-  repetitions: number;
 }
 
 export interface Times {

@@ -25,6 +25,7 @@ VERBS = {
     "check": "Check that a program is valid, and show what devices hold.",
     "discover": "Work out a system from topology files or the ranks of a job.",
     "explain": "Show where the time of a plan goes, and what would help.",
+    "explore": "Try out plans on a page that answers while typing.",
     "export": "Write a plan for launchers, schedulers and libraries.",
     "hosts": "Write the placement of a plan for mpirun or Slurm.",
     "launch": "Run a training script that nobody changed with a plan.",

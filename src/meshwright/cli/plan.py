@@ -164,7 +164,7 @@ def plan(
         ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
     answer = Answer(axes, ranking, constraints, top, workload, choices, [], matrix is not None, placement_only)
     answer = _compared(answer, Planner(system, axes, communications, **settings)) if compare else answer
-    _give(answer, out, html, as_json)
+    _give(answer, out, html, workload_spec or "", as_json)
 
 
 def _of_engine(engine: str | None, chunks: int, no_rooted: bool) -> dict[str, Any]:
@@ -181,13 +181,13 @@ def _compared(answer: Answer, planner: Planner) -> Answer:
         return replace(answer, habits=habits(planner))
 
 
-def _give(answer: Answer, out: Path | None, html: Path | None, as_json: bool) -> None:
+def _give(answer: Answer, out: Path | None, html: Path | None, workload: str, as_json: bool) -> None:
     """Write an answer, its best plan to a file, and a page; an answer that is only the best so far ends the command."""
     if out is not None:
         write_plan(answer.best, out)
         say(f"wrote the best plan to {out}")
     if html is not None:
-        write_report(view_of(answer.best, answer.ranking, answer.constraints), html)
+        write_report(view_of(answer.best, answer.ranking, answer.constraints, workload=workload), html)
         say(f"wrote {html}")
     if as_json:
         print_json(_document(answer))

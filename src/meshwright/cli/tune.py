@@ -21,6 +21,8 @@ from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.tuning import half_width
 from meshwright.runtime.calls import describe
 from meshwright.runtime.role import program_at
+from meshwright.show.report import write_report
+from meshwright.show.view import view_of
 from meshwright.text.units import format_bytes, format_seconds, parse_bytes
 
 ONE_MACHINE = (
@@ -40,9 +42,18 @@ ONE_MACHINE = (
 )
 @options.number("--best", 5, "How many programs to measure for each size, beside the library's own.", most=50)
 @options.out("Write the tuned plan to this file. [default: the plan file itself]")
+@options.out("Write a page that shows the tuned plan to this file, as `meshwright show` does.", "--html")
 @measuring_options
 @options.json
-def tune(plan_path: Path, sizes: tuple[str, ...], best: int, out: Path | None, as_json: bool, **measuring: Any) -> None:
+def tune(
+    plan_path: Path,
+    sizes: tuple[str, ...],
+    best: int,
+    out: Path | None,
+    html: Path | None,
+    as_json: bool,
+    **measuring: Any,
+) -> None:
     """Measure what each reduction of the plan file PLAN may take, and write the fastest into the plan.
 
     The library's own collective and the best predicted programs, in different numbers of chunks, are repeated in
@@ -72,6 +83,9 @@ def tune(plan_path: Path, sizes: tuple[str, ...], best: int, out: Path | None, a
         measured = read_measurements(file)
     found = tuned_plan(plan, wanted, measured, engine)
     write_plan(found, out or plan_path)
+    if html is not None:
+        write_report(view_of(found), html)
+        say(f"wrote {html}")
     rows = [_row(plan, found, heat, measured, engine) for heat in wanted]
     if as_json:
         print_json({"engine": engine, "devices": plan.placement.system.devices, "tuned": rows})

@@ -1,4 +1,4 @@
-"""What was measured of a plan: the times of its programs, found among the measurements of `meshwright bench`."""
+"""What was measured of a plan: by `meshwright tune`, which writes it into the plan, or by `meshwright bench`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,17 +9,31 @@ from meshwright.planning.plan import DEFAULT_PROGRAM, Plan, Planned
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Seen:
     """The median seconds of a program, and of the library's own collective where that was measured too."""
 
     engine: str
     seconds: float
     default_seconds: float | None
-    repetitions: int
 
 
-def measured(plan: Plan, planned: Planned, measurements: Iterable[Measurement]) -> Measured | None:
-    """What was measured of one of a plan's communications: the same placement, payload and program; None: nothing."""
+def seen(plan: Plan, planned: Planned, measurements: Iterable[Measurement]) -> Seen | None:
+    """What was measured of one of a plan's communications: the same placement, payload and program; None: nothing.
+
+    measurements: those of a bench; where they have nothing, what the plan was tuned by counts.
+    """
+    return _among(plan, planned, measurements) or _tuned(planned)
+
+
+def _tuned(planned: Planned) -> Seen | None:
+    for each in planned.tuned:
+        if each.bytes == planned.communication.bytes and each.chosen.pipelined == planned.pipelined:
+            own = [one.seconds for one in each.compared if one.pipelined is None]
+            return Seen(each.engine, each.chosen.seconds, own[0] if own else None)
+    return None
+
+
+def _among(plan: Plan, planned: Planned, measurements: Iterable[Measurement]) -> Seen | None:
     text, at, one = plan.program_text(planned), plan.placement, planned.communication
     rows = dict(zip(at.axes, at.matrix, strict=True))
     shape = [(level.name, level.count) for level in at.system.levels]
@@ -35,4 +49,4 @@ def measured(plan: Plan, planned: Planned, measurements: Iterable[Measurement]) 
     if mine is None:
         return None
     known = None if default is None else median(default.seconds)
-    return Measured(mine.engine, median(mine.seconds), known, len(mine.seconds))
+    return Seen(mine.engine, median(mine.seconds), known)

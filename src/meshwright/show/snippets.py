@@ -5,14 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from meshwright.cost.library import library_names, load_library
-from meshwright.errors import MeshwrightError
+from meshwright.errors import MeshwrightError, SpecError
 from meshwright.export.mesh import mesh_code
 from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan
 from meshwright.planning.planner import DEFAULT_CHUNKS, DEFAULT_LIBRARY
-from meshwright.system.model import System
+from meshwright.system.model import EXAMPLE, System
 from meshwright.system.read import parse_system, preset, preset_names
-from meshwright.text.spec import format_counts
+from meshwright.text.spec import format_counts, unknown
 from meshwright.text.units import format_bytes
 
 
@@ -25,12 +25,12 @@ class Snippet:
     note: str = ""
 
 
-def snippets(plan: Plan) -> list[Snippet]:
-    """What to copy to have a plan's placement and programs."""
+def snippets(plan: Plan, workload: str = "") -> list[Snippet]:
+    """What to copy to have a plan's placement and programs. workload: what `--workload` was, if it was given."""
     mesh = mesh_code(plan.placement)
     reducer = "meshwright.torch.Reducer(meshwright.read_plan('plan.json'))"
     found = [
-        command(plan),
+        command(plan, workload),
         Snippet(
             "PyTorch",
             "torchrun … -m meshwright launch --plan plan.json train.py\n\n"
@@ -50,7 +50,7 @@ def snippets(plan: Plan) -> list[Snippet]:
     return found
 
 
-def command(plan: Plan) -> Snippet:
+def command(plan: Plan, workload: str = "") -> Snippet:
     """The command that gives a plan again; the note says which files it needs, where text is not enough."""
     missing = []
     at, library = plan.placement, plan.library
@@ -59,7 +59,9 @@ def command(plan: Plan) -> Snippet:
         system, missing = "system.yaml", ["system.yaml: the system, which has more than a description can say"]
     words = ["meshwright", "plan", "--system", system, "--axes", format_counts(at.sizes)]
     plain = all(not one.communication.hidden and one.pipelined is not None for one in plan.communications)
-    if plain:
+    if workload:
+        words += ["--workload", workload]
+    elif plain:
         for planned in plan.communications:
             one = planned.communication
             goal = "" if one.goal is Goal.ALL_REDUCE else f"{one.goal}:"
@@ -85,7 +87,16 @@ def command(plan: Plan) -> Snippet:
 def _system_text(system: System) -> str | None:
     """What `--system` takes to give exactly this system: its name; None where only a file does."""
     with suppress(MeshwrightError):
-        known = system.name.partition(":")[0] in preset_names()
-        if (preset if known else parse_system)(system.name) == system:
+        if named_system(system.name) == system:
             return system.name
     return None
+
+
+def named_system(text: str) -> System:
+    """A system from the name of a preset or a description, never from a file."""
+    if text.partition(":")[0] in preset_names():
+        return preset(text)
+    if "=" in text:
+        return parse_system(text)
+    known = unknown("preset", text.partition(":")[0], preset_names())
+    raise SpecError(f"{known}; a system is a preset, or a description like {EXAMPLE!r}")

@@ -78,7 +78,7 @@ def timeline(plan: Plan, planned: Planned) -> Timeline:
     for k, (program, _) in enumerate(shares):
         # The costs are those of the first program, beside the others.
         first = Pipelined((shares[k], *shares[:k], *shares[k + 1 :]))
-        costs = tuple(costs_of(plan, replace(planned, pipelined=first, ranges=())))
+        costs = tuple(costs_of(plan, replace(planned, pipelined=first, ranges=(), tuned=())))
         flows.append(Flow(program, tuple(step_text(step, names) for step in program.steps), costs))
     order = _order([count for _, count in shares], [flow.seconds for flow in flows])
     longest = max(flow.seconds for flow in flows)

@@ -17,7 +17,7 @@ from meshwright.placement.hierarchy import digits_of, number_of
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Plan, Planned
 from meshwright.runtime.calls import describe
-from meshwright.show.measured import Measured, measured
+from meshwright.show.measured import Seen, seen
 from meshwright.show.timeline import Timeline, timeline
 from meshwright.text.files import write_file
 
@@ -48,12 +48,12 @@ def trace_document(plan: Plan, measurements: Sequence[Measurement] = ()) -> dict
     about: dict[str, Any] = {"system": system.name, "library": plan.library.name, "devices": system.devices}
     if len(devices) < system.devices:
         about["shown"] = f"{len(devices)} of {system.devices:,} devices have a process; the others do the same"
-    seen = [measured(plan, planned, measurements) for planned in plan.communications]
+    measured = [seen(plan, planned, measurements) for planned in plan.communications]
     names, events = [], []
     for device in devices:
         one = _Device(plan, device)
         start = 0.0
-        for planned, line, known in zip(plan.communications, lines, seen, strict=True):
+        for planned, line, known in zip(plan.communications, lines, measured, strict=True):
             one.add(planned, line, start, known)
             start += max(planned.seconds, known.seconds if known else 0.0)
         names += one.names()
@@ -79,15 +79,14 @@ class _Device:
         self.events: list[Event] = []
         self.busy: dict[tuple[int, int], float] = {}  # by level and lane, when the last event ends
 
-    def add(self, planned: Planned, line: Timeline, start: float, known: Measured | None) -> None:
+    def add(self, planned: Planned, line: Timeline, start: float, known: Seen | None) -> None:
         """Add one of the plan's communications, which starts at `start` seconds, and what was measured of it."""
         one, axes = planned.communication, planned.communication.axes
         name = one.name or describe(planned)
         args = {"program": self.plan.program_text(planned), "count": one.count, "hidden": one.hidden}
         self._event(PREDICTED, name, start, start + planned.seconds, args | {"bytes": one.bytes})
         if known is not None:
-            args = {"engine": known.engine, "repetitions": known.repetitions}
-            self._event(MEASURED, name, start, start + known.seconds, args)
+            self._event(MEASURED, name, start, start + known.seconds, {"engine": known.engine})
         digits = _digits(self.plan.placement, axes, self.device)
         for span in line.spans():
             flow = line.flows[span.flow]

@@ -18,7 +18,7 @@ from meshwright.planning.orders import mesh_alone
 from meshwright.planning.plan import Plan, Planned, times_of
 from meshwright.planning.planner import Planner
 from meshwright.planning.ranking import Ranking
-from meshwright.show.measured import measured
+from meshwright.show.measured import seen
 from meshwright.show.snippets import snippets
 from meshwright.show.timeline import Flow, timeline
 from meshwright.system.model import System
@@ -44,8 +44,12 @@ def view_of(
     ranking: Ranking | None = None,
     constraints: Sequence[Constraint] = (),
     measurements: Sequence[Measurement] = (),
+    workload: str = "",
 ) -> dict[str, Any]:
-    """Everything that is shown of a plan. ranking: the candidates that it comes from; without, they are looked for."""
+    """Everything that is shown of a plan.
+
+    ranking: the candidates that it comes from; without, they are looked for. workload: what `--workload` was, if any.
+    """
     notes: list[str] = []
     searched = ranking or _searched(plan, notes)
     others = [each for each in searched.candidates if each.placement != plan.placement] if searched else []
@@ -68,7 +72,7 @@ def view_of(
         "why": why(plan),
         "certificate": searched.certificate(constraints) if searched else "",
         "advice": _advice(plan, searched_all=ranking is not None),
-        "snippets": [asdict(each) for each in snippets(plan)],
+        "snippets": [asdict(each) for each in snippets(plan, workload)],
         "notes": notes,
     }
 
@@ -127,7 +131,7 @@ def _plan(plan: Plan, measurements: Sequence[Measurement]) -> dict[str, Any]:
 def _communication(plan: Plan, planned: Planned, measurements: Sequence[Measurement]) -> dict[str, Any]:
     one, hierarchy, when = planned.communication, plan.hierarchy(planned), timeline(plan, planned)
     numbers = {level.name: k for k, level in enumerate(plan.placement.system.levels)}
-    numbered, seen = [numbers[name] for name in hierarchy.names], measured(plan, planned, measurements)
+    numbered, known = [numbers[name] for name in hierarchy.names], seen(plan, planned, measurements)
     return {
         "name": one.name,
         "goal": str(one.goal),
@@ -143,7 +147,7 @@ def _communication(plan: Plan, planned: Planned, measurements: Sequence[Measurem
         "flows": [_flow(flow, numbers) | {"states": _states(one.goal, flow, len(numbered))} for flow in when.flows],
         "order": list(when.order),
         "period": _rounded(when.period),
-        "measured": None if seen is None else {k: _rounded(v) for k, v in asdict(seen).items()},
+        "measured": None if known is None else {k: _rounded(v) for k, v in asdict(known).items()},
     }
 
 
