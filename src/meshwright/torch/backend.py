@@ -1,7 +1,7 @@
 """The backend: process groups whose collectives take a plan's programs where there are some, else the library's own."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from meshwright.torch.record import Recorder, WatchedWork, total
 from meshwright.torch.service import Members, Service
 from meshwright.torch.tally import Tally
 
-Pairs = Iterable[tuple[Tensor, Tensor | None]]  # what is given, and where the result goes; None if in place
+Pairs = list[tuple[Tensor, Tensor | None]]  # what is given, and where the result goes; None if in place
 
 
 class Owner(Protocol):
@@ -45,6 +45,8 @@ class PlannedGroup(dist.ProcessGroup):
         super().__init__(native.rank(), native.size())  # type: ignore[call-arg]
         self.native, self.members, self.service, self.owner = native, members, service, owner
         self._coalescing = False
+        self._on_host = {device for device, kind in members.backends.items() if kind == "gloo"}
+        self._left: set[tuple[str, int]] = set()  # methods and sizes of calls that the plan leaves to the library
         kinds = {device.type: members.backends[device.type] for device in native._device_types}
         types = {device: dist.Backend.backend_type_map[kind] for device, kind in kinds.items()}
         self._set_default_backend(types["cuda"] if kinds.get("cuda") == "nccl" else next(iter(types.values())))
@@ -82,39 +84,55 @@ class PlannedGroup(dist.ProcessGroup):
     def carry(self, name: str, goal: Goal, pairs_of: Callable[..., Pairs], taken: int, args: Any, named: Any) -> Any:
         """Carry out the collective that PyTorch calls `name`: its first `taken` arguments are tensors, then options."""
         native = getattr(self.native, name)
-        options: Any = args[taken] if len(args) > taken else None
-        if not hasattr(options, "asyncOp") or len(args) > taken + 1 or named:  # an older form, or defaults
+        options: Any = args[taken] if len(args) == taken + 1 and not named else None
+        later = getattr(options, "asyncOp", None)
+        if later is None:  # an older form, or defaults
             return native(*args, **named)
-        pairs = list(pairs_of(*args[:taken]))
+        pairs = pairs_of(*args[:taken])
         sizes = [given.nbytes if out is None else max(given.nbytes, out.nbytes) for given, out in pairs]
         size = sum(sizes)
-        service, later = self.service, options.asyncOp
-        on_host = self.members.backends.get(pairs[0][0].device.type) == "gloo" if pairs else False
-        if service is not None and not self._coalescing and not getattr(options, "rootRank", 0):
-            op = OP_NAMES.get(options.reduceOp) if goal.reduces else "sum"
-            if op and all(service.takes(goal, op, *pair) for pair in pairs):
-                counts = [partial(self._count, goal, each, on_host) for each in sizes]
-                done = [service.run(goal, *pair, op, later, count) for pair, count in zip(pairs, counts, strict=True)]
-                work = as_work(done, [given if out is None else out for given, out in pairs])
-                return self._recorded(goal, size, work, later, on_host)
+        on_host = bool(pairs) and pairs[0][0].device.type in self._on_host
+        if self.service is not None and (name, size) not in self._left:
+            work = self._planned(self.service, name, goal, pairs, sizes, options, on_host)
+            if work is not None:
+                return work
         started = time.perf_counter()
         work = native(*args)
         seconds = None
         if not later and work is not None and on_host:
             work.wait()
             seconds = time.perf_counter() - started
-        self.owner.tally.add(self.members.label, goal, size, False, seconds)
-        return self._recorded(goal, size, work, later, on_host)
+        self.owner.tally.add(self.members.label, goal.value, size, False, seconds)
+        if self.owner.recorder is None:
+            return work
+        return self._recorded(self.owner.recorder, goal, size, work, later, on_host)
+
+    def _planned(
+        self, service: Service, name: str, goal: Goal, pairs: Pairs, sizes: list[int], options: Any, on_host: bool
+    ) -> Any:
+        """Carry out a call by programs; None if it is the library's."""
+        if not all(service.plans(goal, size) for size in sizes):
+            if len(sizes) == 1:
+                self._left.add((name, sizes[0]))  # such calls should cost next to nothing here
+            return None
+        if self._coalescing or getattr(options, "rootRank", None):
+            return None
+        op = OP_NAMES.get(options.reduceOp) if goal.reduces else "sum"
+        if not op or not all(service.takes(goal, op, *pair) for pair in pairs):
+            return None
+        later, counts = options.asyncOp, [partial(self._count, goal, size, on_host) for size in sizes]
+        done = [service.run(goal, *pair, op, later, count) for pair, count in zip(pairs, counts, strict=True)]
+        work = as_work(done, [given if out is None else out for given, out in pairs])
+        recorder = self.owner.recorder
+        return work if recorder is None else self._recorded(recorder, goal, sum(sizes), work, later, on_host)
 
     def _count(self, goal: str, size: int, on_host: bool, seconds: float) -> None:
         """Count a planned call; on CUDA it is only enqueued when it returns, so its time is not known."""
         self.owner.tally.add(self.members.label, goal, size, True, seconds if on_host else None)
 
-    def _recorded(self, goal: str, size: int, work: Any, later: bool, on_host: bool) -> Any:
-        """The work of a call, which is counted if calls are recorded, and watched if its waits are seen by the host."""
-        if self.owner.recorder is None:
-            return work
-        hidden = self.owner.recorder.call(self.members, goal, size)
+    def _recorded(self, recorder: Recorder, goal: str, size: int, work: Any, later: bool, on_host: bool) -> Any:
+        """The work of a call, which is counted, and watched if its waits are seen by the host."""
+        hidden = recorder.call(self.members, goal, size)
         return WatchedWork(work, hidden) if later and on_host and work is not None else work
 
     def run_natively(self, name: str, goal: str, taken: int, args: Any, named: Any) -> Any:
@@ -129,15 +147,15 @@ class PlannedGroup(dist.ProcessGroup):
 
 
 def _in_place(tensors: list[Tensor]) -> Pairs:
-    return ((tensor, None) for tensor in tensors)
+    return [(tensor, None) for tensor in tensors]
 
 
 def _gather(out: Tensor, part: Tensor) -> Pairs:
-    return ((part, out),)
+    return [(part, out)]
 
 
 def _gather_all(outs: list[Tensor], parts: list[Tensor]) -> Pairs:
-    return zip(parts, outs, strict=True)
+    return list(zip(parts, outs, strict=True))
 
 
 _METHODS: tuple[tuple[Goal, int, Callable[..., Pairs], tuple[str, ...]], ...] = (

@@ -86,19 +86,23 @@ class Service:
             known = self._known[kind] = self._plans(goal, op, given, whole.nbytes)
         return known and _dense(given) and (out is None or _dense(out))
 
+    def plans(self, goal: Goal, size: int) -> bool:
+        """Whether the plan has something else for calls of a size than the library's own collective."""
+        if goal not in self.over or not size:
+            return False
+        if self.calls.tuner:  # ranks do not settle at the same moment, so none may leave calls to the library then
+            return True
+        found = program_at(self.plan.reductions[self.calls.choose(goal, self.over[goal], size)], size)
+        return found.chunks > 1 or len(found.program.steps) > 1
+
     def _plans(self, goal: Goal, op: str, given: Tensor, size: int) -> bool:
-        if goal not in self.over or not size or given.device.type not in self.members.backends:
+        if not self.plans(goal, size) or given.device.type not in self.members.backends:
             return False
         if goal.reduces and given.dtype not in REDUCED:
             return False
         if op == "avg" and not given.dtype.is_floating_point:
             return False
-        if not self.rooted and Holding.ROOT in (goal.start, goal.end):
-            return False
-        if self.calls.tuner:  # ranks do not settle at the same moment, so none may leave calls to the library then
-            return True
-        found = program_at(self.plan.reductions[self.calls.choose(goal, self.over[goal], size)], size)
-        return found.chunks > 1 or len(found.program.steps) > 1  # else it is the library's own collective
+        return self.rooted or Holding.ROOT not in (goal.start, goal.end)
 
     def run(
         self, goal: Goal, given: Tensor, out: Tensor | None, op: str, later: bool, after: Callable[[float], None]

@@ -43,7 +43,11 @@ class Tally:
             found = self.sums.get(kind)
             if found is None:
                 found = self.sums[kind] = Sum()
-            found.add(1, size, seconds is not None, seconds or 0.0)
+            found.calls += 1
+            found.bytes += size
+            if seconds is not None:
+                found.timed += 1
+                found.seconds += seconds
 
     def table(self) -> str:
         """What was counted, most bytes first; empty where nothing was."""
