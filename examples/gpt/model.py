@@ -98,23 +98,25 @@ def batch(options: argparse.Namespace, step: int, reader: int) -> tuple[Tensor, 
 
 
 def train(wrap: Callable[[GPT], nn.Module], options: argparse.Namespace, reader: int) -> None:
-    """Train the model that `wrap` makes parallel. Rank 0 prints the mean loss and the slowest rank's time of each step.
+    """Train the model that `wrap` makes parallel. Rank 0 prints each step: the mean loss, and the slowest rank's times.
 
     reader: which part of the data this rank reads: ranks with different ones are data-parallel.
     """
     model = wrap(GPT(options))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses, seconds = torch.zeros(options.steps), torch.zeros(options.steps)
+    losses, times = torch.zeros(options.steps), torch.zeros(options.steps, 2)
     for step in range(options.steps):
-        started = time.perf_counter()
+        started = torch.tensor([time.perf_counter(), time.thread_time()], dtype=torch.float64)
         tokens, following = batch(options, step, reader)
         loss = cross_entropy(model(tokens).flatten(0, 1), following.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses[step], seconds[step] = loss.detach(), time.perf_counter() - started
+        losses[step] = loss.detach()
+        times[step] = torch.tensor([time.perf_counter(), time.thread_time()], dtype=torch.float64) - started
     dist.all_reduce(losses)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    dist.all_reduce(times, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
-        for step in range(options.steps):
-            print(f"step {step}: loss {losses[step] / dist.get_world_size():.6f}, {seconds[step]:.4f} s", flush=True)
+        for step, (seconds, computing) in enumerate(times.tolist()):
+            mean = losses[step].item() / dist.get_world_size()
+            print(f"step {step}: loss {mean:.6f}, {seconds:.4f} s, of which computing {computing:.4f} s", flush=True)
