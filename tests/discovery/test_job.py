@@ -117,6 +117,12 @@ def test_ranks_of_pytorch_tell_where_they_are(tmp_path: Path) -> None:
     assert (tmp_path / "hosts").read_text() == "n3\nn1\nn4\nn2\n"
 
 
+def test_one_rank_alone_has_nothing_to_measure() -> None:
+    ((code, _, said),) = results("tests.discovery.injob:discovered", 1, ["a"], "s.t.{host}", "--measure")
+    assert code == 2
+    assert "there is one rank only" in said
+
+
 def test_a_rank_that_dies_is_named_by_rank_0_alone() -> None:
     first, second, third = run_ranks("tests.discovery.injob:one_dies", 3, 1)
     assert second.status == 9
@@ -130,7 +136,12 @@ def test_a_rank_that_dies_is_named_by_rank_0_alone() -> None:
 def test_ranks_of_mpi_tell_where_they_are() -> None:
     if find_program("mpirun") is None:
         pytest.skip("mpirun is not installed")
-    command = [*mpirun_command(2), sys.executable, "-m", "meshwright", "discover", "--json"]
+    command = [*mpirun_command(2), sys.executable, "-m", "meshwright", "discover", "--measure", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["system"]["levels"] == [{"name": "rank", "count": 2}]
+    document = json.loads(done.stdout)
+    (level,) = document["system"]["levels"]
+    assert (level["name"], level["count"]) == ("rank", 2)
+    assert float(level["bandwidth"].removesuffix("B/s")) > 0
+    assert document["sources"] == {"rank": "measured"}
+    assert document["measured"]["levels"][0]["groups"] == [[0], [1]]

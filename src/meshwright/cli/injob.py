@@ -1,19 +1,22 @@
-"""`meshwright discover` in the ranks of a job: they tell rank 0 where they are, and it alone goes on."""
+"""`meshwright discover` in the ranks of a job: they tell rank 0 where they are, and measure; it alone goes on."""
 
 import os
 import sys
 
 from meshwright.cli.output import stdout_kept
-from meshwright.discovery.job import Told
+from meshwright.cli.progress import progress
+from meshwright.discovery.explore import Measured
+from meshwright.discovery.job import Told, told_groups
 from meshwright.errors import EngineError
 from meshwright.measure.here import tell
 from meshwright.measure.peers.peers import join
+from meshwright.measure.probing import measure_job
 from meshwright.runtime.dropin import launched
 from meshwright.runtime.signals import end_at_once
 
 
-def ask_ranks(engine: str | None, timeout: float) -> list[Told]:
-    """What the ranks of this job tell. Only rank 0 returns: in the others the process ends here.
+def ask_ranks(engine: str | None, timeout: float, measure: bool) -> tuple[list[Told], Measured | None]:
+    """What the ranks of this job tell and measure. Only rank 0 returns: in the others the process ends here.
 
     What goes wrong for all is said by rank 0 alone.
     """
@@ -22,6 +25,8 @@ def ask_ranks(engine: str | None, timeout: float) -> list[Told]:
         with stdout_kept():
             peers = join(engine, timeout)
             told = tell(peers)
+            with progress("measuring between ranks"):
+                measured = measure_job(peers, told_groups(told)) if measure else None
             peers.close()
     except EngineError as error:
         if error.agreed and (launched(os.environ) or (0, 0))[0]:
@@ -29,4 +34,4 @@ def ask_ranks(engine: str | None, timeout: float) -> list[Told]:
         raise
     if peers.rank:
         sys.exit(0)
-    return told
+    return told, measured

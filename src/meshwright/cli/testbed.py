@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -120,8 +121,13 @@ def check(name: str, as_json: bool, seconds: float) -> None:
 @name_option
 @click.option("--mpi", is_flag=True, help="Start the ranks through Open MPI's mpirun.")
 @options.device
+@click.option(
+    "--hostfile",
+    type=options.FILE,
+    help="Number the ranks in this order of the devices, by their addresses, one per line; each counts as a host.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def exec(name: str, mpi: bool, device: str | None, command: tuple[str, ...]) -> None:  # noqa: A001
+def exec(name: str, mpi: bool, device: str | None, hostfile: Path | None, command: tuple[str, ...]) -> None:  # noqa: A001
     """Run COMMAND on every device, as ranks of one job: meshwright testbed exec -- python train.py
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as torchrun does. When one
@@ -130,10 +136,13 @@ def exec(name: str, mpi: bool, device: str | None, command: tuple[str, ...]) -> 
     if not command:
         raise SpecError("expected a command, as in: meshwright testbed exec -- python train.py")
     bed = beds.running(name)
+    order = None if hostfile is None else bed.order(options.given_hosts(None, hostfile))
     if mpi:
+        if order is not None:
+            raise SpecError("--hostfile numbers ranks as torchrun does: leave out --mpi")
         sys.exit(subprocess.run(bed.mpirun(command), check=False, env=safe_environment()).returncode)
     with shared_gpu(device) as added:
-        sys.exit(bed.run(command, os.environ | added))
+        sys.exit(bed.run(command, os.environ | added, order=order))
 
 
 @testbed.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -3,15 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshwright.discovery.explore import Measured
 from meshwright.discovery.hosts import HOST
-from meshwright.discovery.model import Place, Tier, Topology, listed, switch_tiers
+from meshwright.discovery.measured import measured_tiers, ports_of
+from meshwright.discovery.model import Place, Port, Tier, Topology, listed, switch_tiers
 from meshwright.discovery.nesting import grow, nest
 from meshwright.discovery.regular import leaves
+from meshwright.discovery.rounds import Partition
 from meshwright.discovery.smi import parse_smi
 from meshwright.errors import SpecError
 
 RANK = "rank"
 """The kind of a device that nothing is known of, but that a rank runs on it."""
+
+ISLAND = "island"
+"""The kind of groups inside a host that only measurements show."""
 
 JOB = "the job"
 """What messages call this source."""
@@ -36,21 +42,49 @@ class Told:
     slice: int | None = None
 
 
-def job_topology(told: Sequence[Told]) -> Topology:
-    """The topology of a job from what its ranks tell, in the order of their numbers."""
+def job_topology(told: Sequence[Told], measured: Measured | None = None) -> Topology:
+    """The topology of a job from what its ranks tell, in the order of their numbers, and what they measured."""
+    ranks = _by_host(told)
+    notes: list[str] = []
+    ports = ports_of(measured) if measured else {}
+    hosts = {
+        host: Place(HOST, "", _inside(host, numbers, told, ports, notes), ports.get(tuple(numbers)))
+        for host, numbers in ranks.items()
+    }
+    tiers, odd = _tiers(told)
+    if measured is not None:
+        tiers = measured_tiers(tiers, ranks, measured, ports)
+    return Topology(JOB, tiers, hosts, odd=odd, notes=tuple(dict.fromkeys(notes)))
+
+
+def _by_host(told: Sequence[Told]) -> dict[str, list[int]]:
     ranks: dict[str, list[int]] = {}
     for rank, one in enumerate(told):
         ranks.setdefault(one.host, []).append(rank)
-    notes: list[str] = []
-    hosts = {
-        host: Place(HOST, "", _inside(host, numbers, told, notes) if len(told) > 1 else (), None)
-        for host, numbers in ranks.items()
-    }
-    first = {host: told[numbers[0]] for host, numbers in ranks.items()}
+    return ranks
+
+
+def _tiers(told: Sequence[Told]) -> tuple[tuple[Tier, ...], dict[str, str]]:
+    """What groups of hosts ranks tell, outermost first, and which hosts are in none."""
+    first = {host: told[numbers[0]] for host, numbers in _by_host(told).items()}
     tiers, odd = _switches(first)
     if slices := {host: str(one.slice) for host, one in first.items() if one.slice is not None}:
         tiers = (*tiers, Tier("slice", slices))
-    return Topology(JOB, tiers, hosts, odd=odd, notes=tuple(dict.fromkeys(notes)))
+    return tiers, odd
+
+
+def told_groups(told: Sequence[Told]) -> list[Partition]:
+    """The groups of ranks that are told, from the finest to the coarsest: those on one host, and groups of hosts."""
+    ranks = _by_host(told)
+    tiers, odd = _tiers(told)
+    nested = nest([host for host in ranks if host not in odd], tiers)
+    found: list[Partition] = [tuple(map(tuple, ranks.values()))]
+    for tier in reversed(nested.tiers if not odd and not nested.odd else ()):
+        groups: dict[str, list[int]] = {}
+        for host, numbers in ranks.items():
+            groups.setdefault(tier.groups[host], []).extend(numbers)
+        found.append(tuple(tuple(sorted(group)) for group in groups.values()))
+    return found
 
 
 def ranks_in_order(told: Sequence[Told], hosts: Sequence[str]) -> list[int]:
@@ -58,7 +92,9 @@ def ranks_in_order(told: Sequence[Told], hosts: Sequence[str]) -> list[int]:
     return [rank for host in hosts for rank, one in enumerate(told) if one.host == host]
 
 
-def _inside(host: str, ranks: Sequence[int], told: Sequence[Told], notes: list[str]) -> tuple[Place, ...]:
+def _inside(
+    host: str, ranks: Sequence[int], told: Sequence[Told], ports: Mapping[tuple[int, ...], Port], notes: list[str]
+) -> tuple[Place, ...]:
     """The devices of a host: its GPUs, if each rank has one or a single rank has all; otherwise its ranks."""
     matrix = next((told[rank].matrix for rank in ranks if told[rank].matrix), "")
     if matrix:
@@ -76,9 +112,13 @@ def _inside(host: str, ranks: Sequence[int], told: Sequence[Told], notes: list[s
     if len(ranks) == 1:
         return ()
     numa = {str(rank): str(told[rank].numa) for rank in ranks if told[rank].numa is not None}
-    places = {str(rank): Place(RANK, f"rank{rank}") for rank in ranks}
-    nested = nest(list(places), [Tier("numa", numa)] if len(numa) == len(ranks) else [])
-    return grow(nested, places, host).children
+    tiers = [Tier("numa", numa)] if len(numa) == len(ranks) and not ports else []
+    here = [group for group in ports if set(group) < set(ranks) and len(group) > 1]
+    for size in sorted({len(group) for group in here}):
+        parts = {str(rank): str(group[0]) for group in here if len(group) == size for rank in group}
+        tiers.append(Tier(ISLAND, parts, {str(group[0]): ports[group] for group in here if len(group) == size}))
+    places = {str(rank): Place(RANK, f"rank{rank}", (), ports.get((rank,))) for rank in ranks}
+    return grow(nest(list(places), tiers), places, host).children
 
 
 def _switches(first: Mapping[str, Told]) -> tuple[tuple[Tier, ...], dict[str, str]]:

@@ -79,18 +79,23 @@ def measure_here(job: Job, bar: Bar = no_bar) -> bool:
     return 0 in runner.ranks
 
 
-def fork_ranks(bed: Testbed, port: int, work: Callable[[int], object]) -> dict[int, int]:
-    """Start a rank on every device; the process ids, by rank."""
-    parent = os.getpid()
-    return {rank: fork(partial(_rank, bed, rank, port, parent, work)) for rank in range(bed.system.devices)}
+def fork_ranks(
+    bed: Testbed, port: int, work: Callable[[int], object], order: Sequence[int] | None = None
+) -> dict[int, int]:
+    """Start a rank on every device, numbered in the order of the devices or in another; the process ids, by rank."""
+    start = partial(_rank, bed, order, port, os.getpid(), work)
+    return {rank: fork(partial(start, rank)) for rank in range(bed.system.devices)}
 
 
-def _rank(bed: Testbed, rank: int, port: int, parent: int, work: Callable[[int], object]) -> int:
+def _rank(
+    bed: Testbed, order: Sequence[int] | None, port: int, parent: int, work: Callable[[int], object], rank: int
+) -> int:
     """What a rank does; its exit code. It dies with its parent, or it would go on beside the ranks of the next run."""
     try:
         die_with_parent(parent, signal.SIGKILL)
-        bed.enter(rank)
-        os.environ.update(bed.environment(rank, port))
+        device = rank if order is None else order[rank]
+        bed.enter(device)
+        os.environ.update(bed.environment(device, port, order))
         work(rank)
     except BaseException as error:
         print(f"rank {rank}: {str(error) or type(error).__name__}", file=sys.stderr)
@@ -155,6 +160,11 @@ def _watch(job: Job, pids: dict[int, int]) -> str:
             size, since = now, time.monotonic()
         return f"nothing was measured for {job.timeout:g} s" if time.monotonic() - since > job.timeout else ""
 
+    return wait_for_forked(pids, stuck)
+
+
+def wait_for_forked(pids: dict[int, int], stuck: Callable[[], str] = lambda: "") -> str:
+    """Wait for ranks that were forked; why they failed, empty if they did not. No rank is left when this returns."""
     waiting: dict[int, Callable[[], int | None]] = {rank: partial(_exit_code, pid) for rank, pid in pids.items()}
     try:
         return wait_for_ranks(waiting, stuck)[1]

@@ -61,16 +61,20 @@ class Testbed:
         """A port for the ranks of this process to meet at; other processes get others."""
         return 20_000 + os.getpid() % 10_000
 
-    def environment(self, device: int, port: int) -> dict[str, str]:
-        """What torchrun would tell the rank of a device; the devices inside an innermost switch count as one host."""
-        devices, here = self.system.devices, self.system.counts[-1]
+    def environment(self, device: int, port: int, order: Sequence[int] | None = None) -> dict[str, str]:
+        """What torchrun would tell the rank of a device; the devices inside an innermost switch count as one host.
+
+        order: the devices in the order of the ranks, if that is another one; each then counts as a host.
+        """
+        devices, here = self.system.devices, self.system.counts[-1] if order is None else 1
+        rank = device if order is None else order.index(device)
         return {
-            "RANK": str(device),
+            "RANK": str(rank),
             "WORLD_SIZE": str(devices),
-            "LOCAL_RANK": str(device % here),
+            "LOCAL_RANK": str(rank % here),
             "LOCAL_WORLD_SIZE": str(here),
-            "GROUP_RANK": str(device // here),
-            "MASTER_ADDR": self.network.address(0),
+            "GROUP_RANK": str(rank // here),
+            "MASTER_ADDR": self.network.address(order[0] if order else 0),
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # silence warnings that addresses have no names here
@@ -117,12 +121,28 @@ class Testbed:
             raise SpecError(f"testbed {self.network.name!r} has no device with the address {address!r}")
         return addresses.index(address)
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str] = os.environ, grace: float = 10.0) -> int:
-        """Run a command on every device, as the ranks of one job; see `run_ranks`."""
+    def order(self, hosts: Sequence[str]) -> list[int]:
+        """The devices in the order in which hosts name their addresses; refuses if that is not all of them once."""
+        found = [self.device(host) for host in hosts]
+        if sorted(found) != list(range(self.system.devices)):
+            raise SpecError(
+                f"{len(hosts)} hosts; expected each of the {self.system.devices} devices of testbed "
+                f"{self.network.name!r} once, by its address"
+            )
+        return found
+
+    def run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] = os.environ,
+        grace: float = 10.0,
+        order: Sequence[int] | None = None,
+    ) -> int:
+        """Run a command on every device, as the ranks of one job, numbered in this order; see `run_ranks`."""
         safe, port = safe_environment(environment), self.port()
-        devices = range(self.system.devices)
+        devices = range(self.system.devices) if order is None else order
         commands = [self.command(device, command) for device in devices]
-        return run_ranks(commands, [safe | self.environment(device, port) for device in devices], grace)
+        return run_ranks(commands, [safe | self.environment(device, port, order) for device in devices], grace)
 
     def counters(self) -> list[Counter]:
         """What has crossed each link since the testbed came up, outermost links first."""

@@ -31,6 +31,18 @@ class Peers(Protocol):
     def shared(self, value: T) -> T:
         """What rank 0 says."""
 
+    def wait(self) -> None:
+        """Wait until all ranks have come here."""
+
+    def trip(self, partner: int, begins: bool, count: int) -> float:
+        """Send a tiny message to the partner and get it back, `count` times; the shortest time in seconds."""
+
+    def transfer(self, to: int | None, source: int | None, size: int, blocks: int) -> list[float]:
+        """Send blocks of `size` bytes to one rank, and receive as many from another, all at once; either may be None.
+
+        Returns the seconds after which each block was received.
+        """
+
     def close(self) -> None:
         """Leave the job."""
 

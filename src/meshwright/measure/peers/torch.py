@@ -2,11 +2,13 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 from torch.distributed import DistNetworkError
 
@@ -36,6 +38,7 @@ class TorchPeers:
             message = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} cannot meet the others at {where}"
             raise EngineError(f"{message}: {first_line(error)}", agreed=not lost) from error
         self.rank, self.size, self._store = dist.get_rank(), dist.get_world_size(), default_store()
+        self._given = self._taken = torch.zeros(0, dtype=torch.uint8)
 
     def everyone(self, value: T) -> list[T]:
         """What each rank says, by rank."""
@@ -50,6 +53,45 @@ class TorchPeers:
         with self._words("hearing from rank 0"):
             dist.broadcast_object_list(said)
         return said[0]
+
+    def wait(self) -> None:
+        """Wait until all ranks have come here."""
+        with self._words("waiting for all ranks"):
+            dist.barrier()
+
+    def trip(self, partner: int, begins: bool, count: int) -> float:
+        """The shortest time of a tiny message to the partner and back."""
+        token = torch.zeros(1, dtype=torch.uint8)
+        times = []
+        with self._words(f"a round trip between ranks {self.rank} and {partner}"):
+            for _ in range(count):
+                started = time.perf_counter()
+                if begins:
+                    dist.send(token, partner)
+                dist.recv(token, partner)
+                if not begins:
+                    dist.send(token, partner)
+                times.append(time.perf_counter() - started)
+        return min(times)
+
+    def transfer(self, to: int | None, source: int | None, size: int, blocks: int) -> list[float]:
+        """Send blocks to one rank and receive some from another; when each block was received."""
+        if len(self._given) < size:
+            self._given, self._taken = (torch.zeros(size, dtype=torch.uint8) for _ in range(2))
+        given, taken = self._given[:size], self._taken[:size]
+        times = []
+        with self._words(f"a transfer of rank {self.rank}"):
+            started = time.perf_counter()
+            coming = [dist.irecv(taken, source) for _ in range(blocks)] if source is not None else []
+            going = [dist.isend(given, to) for _ in range(blocks)] if to is not None else []
+            for work in coming:
+                assert work is not None
+                work.wait()
+                times.append(time.perf_counter() - started)
+            for sent in going:
+                assert sent is not None
+                sent.wait()
+        return times
 
     def close(self) -> None:
         """Leave the process group."""
