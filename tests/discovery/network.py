@@ -72,7 +72,7 @@ class Network:
         return rates
 
     def carry_out(self, rounds: Sequence[Round]) -> list[Seconds]:
-        found = []
+        found: list[Seconds] = []
         for each in rounds:
             slow = exp(abs(self.random.gauss(0, self.noise)))
             if each.bytes:

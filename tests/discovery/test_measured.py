@@ -12,7 +12,9 @@ from meshwright.discovery.measured import doubts
 from meshwright.discovery.rounds import across, all_met, exchange, inside, tournament
 from tests.discovery.network import Network, drawn
 
-QUIET = {"noise": 0.03, "random": Random(1), "outliers": 0.0}
+
+def quiet(counts: tuple[int, ...], rates: tuple[float, ...], latencies: tuple[float, ...]) -> Network:
+    return Network(counts, rates, latencies, 0.03, Random(1), outliers=0.0)
 
 
 def shape(found: Discovery) -> dict[str, int]:
@@ -69,7 +71,7 @@ def test_links_as_fast_as_those_of_devices_show_when_many_send() -> None:
 
 
 def test_what_links_carry() -> None:
-    network = Network((2, 3, 4), (30e6, 20e6, 10e6), (4e-3, 2e-3, 1e-3), **QUIET)
+    network = quiet((2, 3, 4), (30e6, 20e6, 10e6), (4e-3, 2e-3, 1e-3))
     found = network.explored()
     assert [len(level.groups) for level in found.levels] == [2, 6, 24]
     assert [level.rate for level in found.levels] == pytest.approx(network.rates, rel=0.15)
@@ -79,13 +81,13 @@ def test_what_links_carry() -> None:
 
 
 def test_a_network_without_levels_has_none() -> None:
-    found = Network((12,), (1e7,), (0.0,), **QUIET).explored()
+    found = quiet((12,), (1e7,), (0.0,)).explored()
     assert [len(level.groups) for level in found.levels] == [12]
     assert found.confidence > 0.99
 
 
 def test_levels_that_only_latency_shows() -> None:
-    found = Network((3, 4), (1e9, 1e7), (5e-3, 1e-3), **QUIET).explored()
+    found = quiet((3, 4), (1e9, 1e7), (5e-3, 1e-3)).explored()
     assert [(len(level.groups), level.by) for level in found.levels] == [(3, "latency"), (12, "told")]
 
 
@@ -115,7 +117,7 @@ def told(network: Network, level: int) -> list[Told]:
 
 
 def test_the_system_and_the_order_of_hosts() -> None:
-    network = Network((2, 3, 2), (10e6, 20e6, 40e6), (0.0,) * 3, **QUIET)
+    network = quiet((2, 3, 2), (10e6, 20e6, 40e6), (0.0,) * 3)
     ranks = told(network, 2)
     found = assemble([job_topology(ranks, network.explored(told_groups(ranks)))])
     assert shape(found) == {"group2": 2, "group": 3, "node": 2}
@@ -127,7 +129,7 @@ def test_the_system_and_the_order_of_hosts() -> None:
 
 
 def test_hosts_that_ranks_tell_are_not_looked_for() -> None:
-    network = Network((2, 2, 3), (10e6, 10e6, 40e6), (0.0,) * 3, **QUIET)
+    network = quiet((2, 2, 3), (10e6, 10e6, 40e6), (0.0,) * 3)
     ranks = told(network, 1)
     assert len(told_groups(ranks)) == 1
     measured = network.explored(told_groups(ranks))
@@ -138,7 +140,7 @@ def test_hosts_that_ranks_tell_are_not_looked_for() -> None:
 
 
 def test_islands_inside_a_host_and_switches_that_slurm_tells() -> None:
-    network = Network((2, 2, 2, 2), (10e6, 20e6, 40e6, 80e6), (0.0,) * 4, **QUIET)
+    network = quiet((2, 2, 2, 2), (10e6, 20e6, 40e6, 80e6), (0.0,) * 4)
     ranks = [
         Told(
             f"n{network.instance(rank, 1)}",
@@ -155,7 +157,7 @@ def test_islands_inside_a_host_and_switches_that_slurm_tells() -> None:
 
 
 def test_irregular_groups_are_said() -> None:
-    network = Network((3, 4), (10e6, 40e6), (0.0,) * 2, **QUIET)
+    network = quiet((3, 4), (10e6, 40e6), (0.0,) * 2)
     network.order = [device for device in network.order if device != 11]  # one host is missing
     ranks = told(network, 1)
     found = assemble([job_topology(ranks, network.explored())])
