@@ -65,7 +65,8 @@ def test_better_plans_on_the_same_system_are_named() -> None:
 
 
 def test_what_would_help_names_the_bottleneck_first() -> None:
-    best = plan(preset("gcp-a100:2"), {"data": 32}, [Reduction(("data",), 2**32)], max_chunks=1).candidates[0]
+    what = [Reduction(("data",), 2**32)]
+    best = plan(preset("gcp-a100:2"), {"data": 32}, what, library="ring", max_chunks=1).candidates[0]
     helps = what_would_help(best)
     assert [entry.change for entry in helps] == ["twice the bandwidth of node", "twice the bandwidth of gpu"]
     faster = replace(A100.levels[0], count=2, link=Link(16e9))

@@ -7,7 +7,7 @@ import pytest
 from meshwright import read_plan
 from tests.cli.test_verbs import run, run_json
 
-PLAN = ["plan", "--system", "gcp-a100:4", "--axes", "data=4,shard=16"]
+PLAN = ["plan", "--system", "gcp-a100:4", "--axes", "data=4,shard=16", "--library", "ring"]
 BOTH = [*PLAN, "--reduce", "data=2GiB", "--reduce", "shard=64MiB*80"]
 
 
@@ -80,6 +80,23 @@ def test_programs_by_size_are_shown(tmp_path: Path) -> None:
         )
     workload = run("plan", "--system", "dgx-h100:128", "--workload", "dense-70b", "--library", "gloo").stdout
     assert ", by size:\n  calls " in workload
+
+
+def test_the_library_is_that_of_the_system_unless_it_is_given(tmp_path: Path) -> None:
+    one = ["--axes", "data=8", "--reduce", "data=1MiB"]
+    (tmp_path / "odd.yaml").write_text("library: mystery\nlevels: [{name: node, count: 8, bandwidth: 1GB/s}]\n")
+    for system, library, why in (
+        ("dgx-h100:1", "nccl", "as the system dgx-h100:1 says; --library takes another"),
+        ("node=2@1GB/s,gpu=4@8GB/s", "ring", "as nothing says what runs on this system; --library takes another"),
+    ):
+        assert f"  library: {library}, {why}\n" in run("plan", "--system", system, *one).stdout
+        assert run_json("plan", "--system", system, *one)["library"] == library
+        given = run("plan", "--system", system, *one, "--library", "gloo").stdout
+        assert ", library gloo:\n  placement:" in given
+    assert run_json("plan", "--system", "cpu-cluster:1", "--axes", "a=32", "--reduce", "a=1kB")["library"] == "openmpi"
+    refused = run("plan", "--system", str(tmp_path / "odd.yaml"), *one)
+    assert refused.exit_code == 2
+    assert "the system 'odd' names a library that cannot be had: unknown library 'mystery'" in refused.stderr
 
 
 def test_what_the_mesh_brings_alone() -> None:

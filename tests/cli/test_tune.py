@@ -56,7 +56,7 @@ def test_the_fastest_is_taken(path: Path, on: Callable[[MadeUp], None]) -> None:
     before = path.read_text()
     on(MadeUp(lambda one: 3.0 if one is None else 1.0 if one.chunks == 1 and len(one.program.steps) == 3 else 2.0))
     out = path.parent / "tuned.json"
-    document = run_json("tune", str(path), "--out", str(out), "--bytes", "1KiB", "--best", "3")
+    document = run_json("tune", str(path), "--out", str(out), "--size", "1KiB", "--best", "3")
     assert path.read_text() == before
     (planned,) = read_plan(out).reductions
     assert (planned.chunks, len(planned.program.steps)) == (1, 3)
@@ -117,7 +117,7 @@ def test_bad_input(path: Path, tmp_path: Path) -> None:
         ([str(tmp_path / "no.json")], "there is no plan file"),
         ([str(path), "--engine", "numpy"], "--engine numpy has no links to measure: expected torch, mpi or jax"),
         ([str(path), "--least", "1"], "--least 1: the noise of one repetition is not known; expected 2 or more"),
-        ([str(path), "--bytes", "many"], "'many' is not"),
+        ([str(path), "--size", "many"], "'many' is not"),
         ([str(path), "--best", "0"], "0 is not in the range 1<=x<=50"),
     ):
         done = run("tune", *arguments)

@@ -190,9 +190,11 @@ def options(group: click.Group) -> Iterator[tuple[str, click.Option]]:
 
 
 def test_options_mean_the_same_in_every_verb() -> None:
-    # of a testbed, a workload and a system; of trials and of a model; of rank files and of topologies
-    about_other_things = {"--name", "--dtype", "--format", "--steps"}
+    # of a testbed, a workload and a system; of trials and of a model; of rank files and of topologies; beside others,
+    # and of what a plan holds
+    about_other_things = {"--name", "--dtype", "--format", "--steps", "--best"}
     own_text = {"--out", "--hosts", "--axes", "--system", "--reduce", "--placement", "--engine", "--local", "--timeout"}
+    own_text |= {"--library", "--html", "--measurements"}
     found: dict[str, set[tuple[object, ...]]] = {}
     defaults: dict[str, set[object]] = {}
     for name, option in options(main):
@@ -201,7 +203,10 @@ def test_options_mean_the_same_in_every_verb() -> None:
         if not option.required and not option.multiple:
             defaults.setdefault(name, set()).add(option.default)
     assert {name for name, meanings in found.items() if len(meanings) > 1} == about_other_things
-    assert {name for name, values in defaults.items() if len(values) > 1} <= about_other_things | {"--engine"}
+    assert {name for name, values in defaults.items() if len(values) > 1} <= about_other_things | {
+        "--engine",
+        "--library",
+    }
 
 
 @pytest.mark.parametrize(

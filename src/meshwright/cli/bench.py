@@ -9,10 +9,10 @@ import click
 from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cli.progress import counted
-from meshwright.cost.library import load_library
 from meshwright.errors import MeshwrightError, SpecError
 from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
 from meshwright.placement.placement import Placement, parse_axes, parse_placement, placements
+from meshwright.planning.planner import library_for
 from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.workload.communication import parse_reduction
@@ -37,7 +37,7 @@ from meshwright.workload.communication import parse_reduction
 @options.max_steps
 @click.option("--program", "texts", multiple=True, metavar="PROGRAM", help="Only this one; may be repeated.")
 @options.no_rooted
-@options.library
+@options.system_library
 @measuring_options
 def bench(
     system_spec: str,
@@ -51,7 +51,7 @@ def bench(
     max_steps: int,
     texts: tuple[str, ...],
     no_rooted: bool,
-    library: str,
+    library: str | None,
     **measuring: Any,
 ) -> None:
     """Measure programs for placements of AXES on SYSTEM, and the library's own collective on the same groups.
@@ -62,7 +62,7 @@ def bench(
     system = load_system(system_spec)
     axes = parse_axes(axes_spec)
     reductions = [parse_reduction(spec) for spec in reduce_specs]
-    profile = load_library(library)
+    profile = library_for(system, library)
     chosen = [_placement(system, axes, text) for text in matrices]
     chosen = chosen or list(islice(placements(system, axes), MOST_MEASUREMENTS + 1))
     check_measurements(len(chosen) * len(reductions) * max(1, len(texts)))

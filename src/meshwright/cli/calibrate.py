@@ -11,7 +11,7 @@ from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
 from meshwright.cli.output import print_json, print_table, say
 from meshwright.cli.progress import progress
-from meshwright.cost.library import library_document, load_library
+from meshwright.cost.library import library_document
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
 from meshwright.measure.calibrate import Fit, fit, message_rate
@@ -19,6 +19,7 @@ from meshwright.measure.calibrate import shared_processors as with_shared
 from meshwright.measure.logs import read_log
 from meshwright.measure.observations import Observation, microbenchmarks, observations
 from meshwright.measure.records import read_measurements
+from meshwright.planning.planner import library_for
 from meshwright.system.model import System
 from meshwright.system.read import load_system, system_document
 from meshwright.text.files import write_file
@@ -28,7 +29,7 @@ from meshwright.text.units import format_bandwidth, format_seconds, parse_bytes
 
 @click.command()
 @options.system
-@options.library
+@options.system_library
 @options.out("The file that measurements are added to; those in it are not made again.", "--measurements")
 @click.option(
     "--log", "logs", multiple=True, metavar="LEVEL=FILE", help="Output of nccl-tests or OSU; may be repeated."
@@ -47,7 +48,7 @@ from meshwright.text.units import format_bandwidth, format_seconds, parse_bytes
 @options.json
 def calibrate(
     system_spec: str,
-    library: str,
+    library: str | None,
     measurements: Path | None,
     logs: tuple[str, ...],
     sizes: str,
@@ -66,7 +67,8 @@ def calibrate(
     microbenchmarks instead, each of which ran inside one level; with --measurements and --fit-only what was measured
     before.
     """
-    system, profile = load_system(system_spec), load_library(library)
+    system = load_system(system_spec)
+    profile = library_for(system, library)
     seen: list[Observation] = []
     for entry in logs:
         seen += _log(system, entry)

@@ -79,6 +79,10 @@ count = click.option("--count", "count_only", is_flag=True, help="Only count the
 _LIBRARY = f"Whose collectives run: {', '.join(library_names())}, or the path of a .yaml file."
 library = click.option("--library", default=DEFAULT_LIBRARY, metavar="LIBRARY", help=_LIBRARY)
 
+system_library = click.option(
+    "--library", metavar="LIBRARY", help=f"{_LIBRARY} [default: that of the system, or {DEFAULT_LIBRARY}]"
+)
+
 no_rooted = click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack.")
 
 max_steps = number("--max-steps", MAX_STEPS, "The longest programs to consider.", most=20)

@@ -93,7 +93,7 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
     "chunks to XLA: with it neither is planned.",
 )
 @click.option("--compare", is_flag=True, help="Beside the placements that PyTorch, JAX and Megatron give by default.")
-@options.library
+@options.system_library
 @options.no_rooted
 @options.number("--top", 10, "How many candidates to show.")
 @options.max_steps
@@ -120,7 +120,7 @@ def plan(
     placement_only: bool,
     engine: str | None,
     compare: bool,
-    library: str,
+    library: str | None,
     no_rooted: bool,
     top: int,
     max_steps: int,
@@ -137,8 +137,7 @@ def plan(
     """
     if bool(reductions) == bool(workload_spec):
         raise SpecError("give either --reduce (one or more) or --workload")
-    system = load_system(system_spec)
-    system = system if devices is None else with_devices(system, devices)
+    system = load_system(system_spec) if devices is None else with_devices(load_system(system_spec), devices)
     constraints = [*inside, *not_across, *row]
     axes = parse_axes(axes_spec) if axes_spec else {}
     settings: dict[str, Any] = {"library": library, "max_steps": max_steps, "placement_only": placement_only}
@@ -162,7 +161,8 @@ def plan(
     else:
         placement = None if matrix is None else parse_placement(matrix, system, tuple(axes))
         ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
-    answer = Answer(axes, ranking, constraints, top, workload, choices, [], matrix is not None, placement_only)
+    how = matrix is not None, placement_only, library is None
+    answer = Answer(axes, ranking, constraints, top, workload, choices, [], *how)
     answer = _compared(answer, Planner(system, axes, communications, **settings)) if compare else answer
     _give(answer, out, html, workload_spec or "", as_json)
 

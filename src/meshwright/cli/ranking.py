@@ -27,7 +27,7 @@ class Answer:
 
     top: how many choices of sizes are shown. workload, choices and habits: where they were asked for. one_placement:
     whether the placement was given; the candidates for a single reduction are then programs. placement_only: whether
-    the programs are the library's own collectives.
+    the programs are the library's own collectives. assumed: whether the library was not given.
     """
 
     axes: dict[str, int]
@@ -39,6 +39,7 @@ class Answer:
     habits: list[Habit]
     one_placement: bool
     placement_only: bool = False
+    assumed: bool = False
 
     @property
     def best(self) -> Plan:
@@ -64,6 +65,8 @@ def print_answer(answer: Answer) -> None:
     _print_candidates(answer)
     click.echo(f"\n{answer.ranking.certificate(answer.constraints)}")
     click.echo(f"\nThe best, on {best.placement.system.name}, library {best.library.name}:")
+    if answer.assumed:
+        click.echo(f"  {_library(best)}")
     sits, reason, predicted = why(best)
     for line in [sits, predicted] if answer.placement_only else [sits, reason, predicted]:
         click.echo(f"  {line}")
@@ -77,6 +80,14 @@ def print_answer(answer: Answer) -> None:
     _print_mesh(answer)
     if answer.habits:
         _print_habits(answer.habits, best)
+
+
+def _library(best: Plan) -> str:
+    """Which library was taken, and why."""
+    system = best.placement.system
+    if system.library is not None:
+        return f"library: {best.library.name}, as the system {system.name} says; --library takes another"
+    return f"library: {best.library.name}, as nothing says what runs on this system; --library takes another"
 
 
 def _print_mesh(answer: Answer) -> None:

@@ -20,13 +20,16 @@ def systems(as_json: bool) -> None:
     if as_json:
         print_json({"systems": [_document(system) for system in presets]})
         return
-    rows = ([system.name, system.devices, ", ".join(map(_describe, system.levels))] for system in presets)
-    print_table(["preset", "devices", "levels, outermost first"], rows)
+    rows = (
+        [system.name, system.devices, system.library or "", ", ".join(map(_describe, system.levels))]
+        for system in presets
+    )
+    print_table(["preset", "devices", "library", "levels, outermost first"], rows)
 
 
 def _document(system: System) -> dict[str, Any]:
     levels = [{"name": level.name, "count": level.count, **asdict(level.link)} for level in system.levels]
-    return {"name": system.name, "devices": system.devices, "levels": levels}
+    return {"name": system.name, "devices": system.devices, "library": system.library, "levels": levels}
 
 
 def _describe(level: Level) -> str:

@@ -34,7 +34,7 @@ ONE_MACHINE = (
 @click.command()
 @options.plan
 @click.option(
-    "--bytes",
+    "--size",
     "sizes",
     multiple=True,
     metavar="BYTES",

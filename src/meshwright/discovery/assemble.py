@@ -67,8 +67,10 @@ def assemble(
         notes.append(_NO_LINKS)
     if not part.largest:
         notes.append("this is the largest regular part that was found, not proved to be the largest")
+    gpus = all(place.kind == "gpu" for place in part.levels[-1])
+    found = tuple(Level(level, count, port.link if port else Link()) for level, count, port in levels)
     return Discovery(
-        System(name, tuple(Level(level, count, port.link if port else Link()) for level, count, port in levels)),
+        System(name, found, library="nccl" if gpus else None),
         {level: port.source if port else "" for level, _, port in levels},
         tuple(host.name for host in part.levels[tiers]),
         tuple(dict.fromkeys([*tree.odd, *_left_out(part, tiers, tree.hosts)])),

@@ -8,7 +8,7 @@ from os import PathLike
 from meshwright.cost.bound import bound
 from meshwright.cost.chunking import Searched, least_seconds
 from meshwright.cost.chunking import search as search_programs
-from meshwright.cost.library import Library, as_library
+from meshwright.cost.library import Library, as_library, load_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, Pipeline
 from meshwright.errors import PlacementError, SpecError
@@ -32,6 +32,7 @@ from meshwright.workload.communication import Communication, exposed
 from meshwright.workload.workload import Workload
 
 DEFAULT_LIBRARY = "ring"
+"""The library where neither the caller nor the system names one."""
 
 DEFAULT_CHUNKS = 16
 """Into how many chunks a payload may be cut, unless told otherwise."""
@@ -45,7 +46,7 @@ def plan(
     axes: Mapping[str, int],
     communications: Sequence[Communication] | Workload,
     *,
-    library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
+    library: Library | str | PathLike[str] | None = None,
     placement: Placement | None = None,
     constraints: Sequence[Constraint] = (),
     top: int = 10,
@@ -58,7 +59,8 @@ def plan(
 ) -> Ranking:
     """The best plans for some communications on a system: which placement, and which program for each reduction.
 
-    A system and a library may be given as `load_system` and `load_library` take them. With a `placement`, only that
+    A system and a library may be given as `load_system` and `load_library` take them. Without a library it is that of
+    the system, and plain rings where the system names none. With a `placement`, only that
     one is considered; with a placement and one reduction, the candidates are its programs. The first candidate is
     proven to be the best under the model, the first k the k best. Unless `max_chunks` is 1, payloads may be cut into
     chunks that flow through the steps of a program, or of several. The first candidate also has the best programs for
@@ -94,6 +96,16 @@ def plan(
     return finish(planner.ranking((planner.plan(placement),), 1, 1))
 
 
+def library_for(system: System, library: Library | str | PathLike[str] | None) -> Library:
+    """The given library, or else the one that the system names, or else the default."""
+    if library is not None or system.library is None:
+        return as_library(DEFAULT_LIBRARY if library is None else library)
+    try:
+        return load_library(system.library)
+    except SpecError as error:
+        raise SpecError(f"the system {shown(system.name)} names a library that cannot be had: {error}") from None
+
+
 class Planner:
     """Plans communications; what it computes for a layout serves all placements that have this layout."""
 
@@ -102,7 +114,7 @@ class Planner:
         system: System,
         axes: Mapping[str, int],
         communications: Sequence[Communication] | Workload,
-        library: Library | str | PathLike[str] = DEFAULT_LIBRARY,
+        library: Library | str | PathLike[str] | None = None,
         max_steps: int = MAX_STEPS,
         collectives: Collection[Collective | str] = tuple(Collective),
         max_chunks: int = DEFAULT_CHUNKS,
@@ -119,7 +131,8 @@ class Planner:
                 if axis not in axes:
                     raise PlacementError(unknown("axis", axis, axes))
         self.system, self.axes = system, dict(axes)
-        self.library = as_library(library).alone if placement_only else as_library(library)
+        profile = library_for(system, library)
+        self.library = profile.alone if placement_only else profile
         self.max_steps, self.collectives = max_steps, as_collectives(collectives)
         self.placement_only, self.max_chunks = placement_only, 1 if placement_only else max_chunks
         self.rings = system.order_matters

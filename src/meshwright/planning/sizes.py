@@ -8,14 +8,14 @@ from math import prod
 from operator import attrgetter
 from typing import Any
 
-from meshwright.cost.library import Library, load_library
+from meshwright.cost.library import Library
 from meshwright.errors import PlacementError, SpecError, TooLargeError
 from meshwright.language.program import Collective
 from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.layout import check_links
 from meshwright.placement.placement import AXES_EXAMPLE
 from meshwright.planning.constraints import Constraint, ConstraintRule, check_constraint
-from meshwright.planning.planner import DEFAULT_CHUNKS, DEFAULT_LIBRARY, Planner
+from meshwright.planning.planner import DEFAULT_CHUNKS, Planner, library_for
 from meshwright.planning.ranking import Ranking
 from meshwright.system.model import System
 from meshwright.text.spec import check_names
@@ -100,7 +100,7 @@ def choose_sizes(
     free: Sequence[str],
     fixed: Mapping[str, int],
     *,
-    library: Library | str = DEFAULT_LIBRARY,
+    library: Library | str | None = None,
     constraints: Sequence[Constraint] = (),
     top: int = 10,
     max_steps: int = MAX_STEPS,
@@ -114,9 +114,7 @@ def choose_sizes(
     `watch` is called now and then with what was tried so far; it may raise an exception to end the search.
     """
     _check_choice(system, file, free, fixed, constraints)
-    if isinstance(library, str):
-        library = load_library(library)
-    settings = library, max_steps, collectives, max_chunks, placement_only
+    settings = library_for(system, library), max_steps, collectives, max_chunks, placement_only
     ways = list(_ways(system.devices // prod(fixed.values()), len(free)))
     refused: Counter[str] = Counter()
     found: list[Choice] = []  # the fastest first

@@ -111,7 +111,7 @@ def check_tunable(plan: Plan) -> None:
 
 def where(placement: Placement) -> str:
     """A digest of a system and a placement on it: what was measured elsewhere does not count. Names do not matter."""
-    system = {key: value for key, value in system_document(placement.system).items() if key != "name"}
+    system = {key: value for key, value in system_document(placement.system).items() if key not in ("name", "library")}
     text = json.dumps([system, placement.axes, placement.matrix], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

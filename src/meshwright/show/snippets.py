@@ -74,7 +74,7 @@ def command(plan: Plan, workload: str = "") -> Snippet:
     if library.name not in library_names() or load_library(library.name) != library:
         words += ["--library", "library.yaml"]
         missing.append("library.yaml: the library's profile")
-    elif library.name != DEFAULT_LIBRARY:
+    elif library.name != (at.system.library or DEFAULT_LIBRARY):
         words += ["--library", library.name]
     timed = [each.pipelined.chunks for one in plan.communications for each in (*one.ranges, *one.alternatives)]
     chunks = max([*timed, *(one.chunks for one in plan.communications)])

@@ -98,6 +98,7 @@ class System:
 
     message_rate: how many messages per second all devices together can handle, if they share the processors of one
     machine; None if each has its own.
+    library: the name of the library whose collectives usually run there; None if that is not known.
 
     >>> from meshwright import parse_system
     >>> system = parse_system("node=4@8GB/s,gpu=16@270GB/s")
@@ -108,6 +109,7 @@ class System:
     name: str
     levels: tuple[Level, ...]
     message_rate: float | None = None
+    library: str | None = None
 
     def __post_init__(self) -> None:
         check_title(self.name, "the name of a system")
@@ -124,6 +126,8 @@ class System:
                 f"the system {shown(self.name)} has message_rate={shown(self.message_rate)}; expected messages per "
                 "second"
             )
+        if self.library is not None:
+            check_title(self.library, f"the library of the system {shown(self.name)}")
 
     @cached_property
     def counts(self) -> tuple[int, ...]:

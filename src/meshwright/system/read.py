@@ -107,10 +107,10 @@ def system_of(document: Any, source: str) -> System:
 
 
 def _system(root: yaml.Node, source: str) -> System:
-    readers = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate)}
+    readers = {"name": word, "levels": _levels, "message_rate": parsed(parse_rate), "library": word}
     values = mapping(root, source, "a system", readers, ["levels"])
     name = values.get("name", Path(source).stem)
-    return made(root, source, System, name, values["levels"], values.get("message_rate"))
+    return made(root, source, System, name, values["levels"], values.get("message_rate"), values.get("library"))
 
 
 def system_document(system: System) -> dict[str, Any]:
@@ -130,7 +130,8 @@ def system_document(system: System) -> dict[str, Any]:
         fields |= {key: True for key in ("bypass", "reduces") if getattr(link, key)}
         levels.append(fields)
     rate = {} if system.message_rate is None else {"message_rate": f"{system.message_rate!r}/s"}
-    return {"name": system.name, "levels": levels, **rate}
+    library = {} if system.library is None else {"library": system.library}
+    return {"name": system.name, **library, "levels": levels, **rate}
 
 
 def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:
