@@ -64,10 +64,12 @@ def test_axes_of_one_change_nothing(
     names = list(axes)
     for number, index in enumerate(at):
         names.insert(index, f"one{number}")
-    plain = plan(system, axes, what, library=library, max_steps=2, top=2)
-    more = plan(system, {name: axes.get(name, 1) for name in names}, what, library=library, max_steps=2, top=2)
+    with_ones = {name: axes.get(name, 1) for name in names}
+    plain = plan(system, axes, what, library=library, max_steps=2, top=2, max_chunks=1)
+    more = plan(system, with_ones, what, library=library, max_steps=2, top=2, max_chunks=1)
     assert [each.seconds for each in more.candidates] == pytest.approx([each.seconds for each in plain.candidates])
-    assert more.certificate() == plain.certificate()
+    # How many had to be timed may differ where bounds are equal: placements are then met in another order.
+    assert (more.placements, more.gap) == (plain.placements, plain.gap)
     assert set(more.candidates[0].placement.axes) == set(names)
 
 

@@ -83,6 +83,7 @@ def test_a_torus_carries_what_its_wires_carry(drawn: tuple[Columns, str], algori
 
 
 @given(lines(), st.sampled_from(PROGRAM_GOALS), st.sampled_from(library_names()))
+@settings(max_examples=50)
 def test_no_dimension_of_a_torus_is_special(drawn: tuple[Columns, str], goal: Goal, library: str) -> None:
     columns, _ = drawn
     seconds = set()
