@@ -194,7 +194,7 @@ def test_options_mean_the_same_in_every_verb() -> None:
     # and of what a plan holds
     about_other_things = {"--name", "--dtype", "--format", "--steps", "--best"}
     own_text = {"--out", "--hosts", "--axes", "--system", "--reduce", "--placement", "--engine", "--local", "--timeout"}
-    own_text |= {"--library", "--html", "--measurements"}
+    own_text |= {"--library", "--html", "--measurements", "--hostfile"}
     found: dict[str, set[tuple[object, ...]]] = {}
     defaults: dict[str, set[object]] = {}
     for name, option in options(main):
