@@ -9,6 +9,7 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from meshwright.cli import main
+from tests.ranks import free_port
 
 
 def discovered(rank: int, hosts: list[str], address: str, *arguments: str) -> tuple[int, Any, str]:
@@ -29,4 +30,12 @@ def one_dies(rank: int, number: int) -> tuple[int, str]:
     if rank == number:
         patch("meshwright.measure.here.gpu_matrix", partial(os._exit, 9)).start()
     code, _, said = discovered(rank, ["a", "b", "c"], "s.t.{host}", "--timeout", "20s")
+    return code, said
+
+
+def cut_off(rank: int) -> tuple[int, str]:
+    """Two ranks that look for each other at different ports."""
+    if rank:
+        os.environ["MASTER_PORT"] = str(free_port())
+    code, _, said = discovered(rank, ["a", "b"], "s.t.{host}", "--timeout", "3s")
     return code, said

@@ -5,14 +5,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from meshwright.discovery.assemble import Discovery, assemble
 from meshwright.discovery.job import Told, job_topology, ranks_in_order
-from meshwright.errors import EngineError
+from meshwright.errors import EngineError, SpecError
 from meshwright.measure.here import numa_node
-from meshwright.measure.peers.peers import job_engine, with_slurm
+from meshwright.measure.peers.peers import Peers, job_engine, with_slurm
+from meshwright.measure.probing import measure_job
 from meshwright.runtime.launch import find_program, mpirun_command
 from tests.cli.test_verbs import run
 from tests.discovery.test_files import FILES
@@ -118,9 +121,16 @@ def test_ranks_of_pytorch_tell_where_they_are(tmp_path: Path) -> None:
 
 
 def test_one_rank_alone_has_nothing_to_measure() -> None:
-    ((code, _, said),) = results("tests.discovery.injob:discovered", 1, ["a"], "s.t.{host}", "--measure")
-    assert code == 2
-    assert "there is one rank only" in said
+    with pytest.raises(SpecError, match="there is one rank only"):
+        measure_job(cast(Peers, SimpleNamespace(rank=0, size=1)), [])
+
+
+def test_ranks_that_cannot_reach_each_other_say_so() -> None:
+    first, second = results("tests.discovery.injob:cut_off", 2)
+    for rank, (code, said) in enumerate((first, second)):
+        assert code == 3
+        assert said.startswith(f"Error: rank {rank} of 2 cannot meet the others at 127.0.0.1:")
+        assert said.count("\n") == 1
 
 
 def test_a_rank_that_dies_is_named_by_rank_0_alone() -> None:

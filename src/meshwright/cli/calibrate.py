@@ -74,7 +74,9 @@ def calibrate(
         seen += _log(system, entry)
     if measurements is not None and not fit_only:
         chosen = [parse_bytes(size) for size in sizes.split(",")]
-        measure_cases(system, microbenchmarks(system, profile, chosen, not no_rooted), measurements, measuring)
+        wanted = microbenchmarks(system, profile, chosen, not no_rooted)
+        if not measure_cases(system, wanted, measurements, measuring):
+            return  # rank 0 goes on
     if measurements is not None:
         seen += observations(read_measurements(measurements))
     elif not logs:
