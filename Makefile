@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study study-nccl pipelines soak fuzz reproduction pictures screenshots web format clean
+.PHONY: demo test lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots web format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -36,6 +36,9 @@ study: $(VENV)/.installed-dev
 
 study-nccl: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.nccl
+
+study-training: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.training
 
 pipelines: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.pipelines
