@@ -539,6 +539,7 @@ def _make_verb(random: Random) -> Any:
             "workload",
             "bench",
             "discover",
+            "show",
         ]
     )
     small = ["--top", "1", "--max-steps", "2"]
@@ -564,6 +565,12 @@ def _make_verb(random: Random) -> Any:
             *random.choice([[], ["--order", "devices"], ["--instances", "2"], ["--label", _pick(random, ["rack=x"])]]),
         ],
         "explain": ["explain", "@0", *random.choice([[], ["--json"]])],
+        "show": [
+            "show",
+            "@0",
+            *random.choice([["--json"], ["--out", "/dev/null"], ["--trace", "/dev/null"]]),
+            *random.choice([[], ["--measurements", "@1"]]),
+        ],
         "discover": [
             "discover",
             "@2",

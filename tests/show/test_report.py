@@ -136,6 +136,19 @@ def test_a_thousand_devices_are_drawn_and_more_in_part(browser: "Browser", tmp_p
         assert page.locator("[data-device]").count() == 1024
 
 
+def test_measurements_beside_predictions(browser: "Browser", tmp_path: Path) -> None:
+    measurements = Path(__file__).parents[1] / "golden" / "files" / "study.jsonl"
+    assert run("accuracy", str(measurements), "--library", "openmpi", "--html", f"{tmp_path}/r.html").exit_code == 0
+    with Watched(browser, viewport={"width": 380, "height": 800}) as page:
+        page.goto((tmp_path / "r.html").as_uri())
+        assert "programs, predicted and measured" in page.get_by_role("heading", level=1).inner_text()
+        assert page.locator("circle").count() == int(
+            page.locator("tr", has_text="programs").locator("td").first.inner_text()
+        )
+        assert wider_than_the_screen(page) <= 0
+        assert violations(page) == []
+
+
 def test_reports_are_small() -> None:
     for form in ("two levels", "in chunks", "rings"):
         assert len(report(form).encode()) < 300_000 / 2

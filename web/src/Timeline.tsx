@@ -2,11 +2,11 @@ import { useMemo } from "preact/hooks";
 import { bytes, percent, plural, seconds } from "./format";
 import { useWidth } from "./hooks";
 import { stepColour } from "./palette";
-import { bars, ticks } from "./timeline";
+import { bars, MOST, ticks } from "./timeline";
 import type { Communication, View } from "./types";
 
 const ROW = 22;
-const LEFT = 64;
+const LEFT = 74;
 
 interface Props {
   view: View;
@@ -29,6 +29,8 @@ export function Timeline({ view, one, flow, step, onStep }: Props) {
     top += lanes * (ROW + 2) + 8;
     return row;
   });
+  const measuredTop = top;
+  if (one.measured) top += ROW + 10;
   const height = top + 20;
   const room = Math.max(120, width - LEFT - 12);
   const x = (at: number) => LEFT + (end ? (at / end) * room : 0);
@@ -45,6 +47,17 @@ export function Timeline({ view, one, flow, step, onStep }: Props) {
             </text>
           </g>
         ))}
+        {one.measured && (
+          <g>
+            <text class="level" x={LEFT - 8} y={measuredTop + ROW / 2 + 3}>
+              measured
+            </text>
+            <rect class="measured" x={LEFT} y={measuredTop} width={x(one.measured.seconds) - LEFT} height={ROW} rx="2" />
+            <text class="chunk" x={LEFT + 8} y={measuredTop + ROW / 2}>
+              {seconds(one.measured.seconds)}, all of it
+            </text>
+          </g>
+        )}
         {rows.map((row) => (
           <g>
             <text class="level" x={LEFT - 8} y={row.top + (row.lanes * (ROW + 2)) / 2 + 3}>
@@ -80,7 +93,7 @@ export function Timeline({ view, one, flow, step, onStep }: Props) {
       </svg>
       <p class="hint">
         {chunks > 1
-          ? `${plural(chunks, "chunk")}, a new one every ${seconds(one.period)}. `
+          ? `${plural(chunks, "chunk")}, a new one every ${seconds(one.period)}${chunks > MOST ? `; the first ${MOST} are drawn` : ""}. `
           : ""}
         The filled part of a bar is how busy the links of the level are.
       </p>

@@ -15,11 +15,14 @@ export interface Bar {
   bytes: number;
 }
 
+/** How many chunks are drawn at most. */
+export const MOST = 128;
+
 /** The bars of all chunks; chunks begin a period after each other. Bars of a level that overlap are in different lanes. */
 export function bars(one: Communication): Bar[] {
   const found: Bar[] = [];
   const ends = new Map<number, number[]>();
-  one.order.forEach((flow, chunk) => {
+  one.order.slice(0, MOST).forEach((flow, chunk) => {
     let at = chunk * one.period;
     one.flows[flow]!.steps.forEach((step, number) => {
       at += step.call;
@@ -68,5 +71,12 @@ export function ticks(end: number, count: number): number[] {
   const step = [1, 2, 5, 10].find((factor) => factor * power >= rough)! * power;
   const found: number[] = [];
   for (let k = 0; k * step <= end * 1.0001; k++) found.push(k * step);
+  return found;
+}
+
+/** The powers of ten between two values, for an axis of logarithms. */
+export function powers(least: number, most: number): number[] {
+  const found: number[] = [];
+  for (let power = Math.ceil(Math.log10(least)); 10 ** power <= most && found.length < 20; power++) found.push(10 ** power);
   return found;
 }

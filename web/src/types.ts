@@ -68,8 +68,9 @@ export interface Plan extends Times {
 }
 
 export interface View {
-  format: string;
+  format: "meshwright-view";
   version: number;
+  title: string;
   system: { name: string; devices: number; levels: Level[] };
   library: string;
   axes: { name: string; size: number }[];
@@ -80,5 +81,19 @@ export interface View {
   certificate: string;
   advice: { change: string; seconds: number; kind: string }[];
   snippets: { name: string; text: string; note: string }[];
+  notes: string[];
+}
+
+/** Measurements beside predictions: see src/meshwright/show/accuracy.py. */
+export interface Accuracy {
+  format: "meshwright-accuracy";
+  version: number;
+  title: string;
+  library: string;
+  systems: string[];
+  figures: [name: string, value: string][];
+  /** For each program: the number of its system, its measured and predicted seconds, and what it is. */
+  points: [system: number, measured: number, predicted: number, what: string][];
+  misses: string[];
   notes: string[];
 }

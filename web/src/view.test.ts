@@ -5,7 +5,7 @@ import { bytes, faster, seconds, times } from "./format";
 import { amounts, cuts, heldBy, segments, told } from "./hold";
 import { colour } from "./palette";
 import { coordinates, devices, digitsOf, numberOf, spread, together } from "./place";
-import { bars, heat, ticks } from "./timeline";
+import { bars, heat, powers, ticks } from "./timeline";
 import type { View } from "./types";
 
 // Written by `python -m tests.show`, with what Python says of each device: tests/show/test_assets.py checks that.
@@ -81,6 +81,7 @@ describe("timelines", () => {
   it("have round ticks", () => {
     expect(ticks(2.3, 4)).toEqual([0, 1, 2]);
     expect(ticks(0, 4)).toEqual([0]);
+    expect(powers(0.02, 3)).toEqual([0.1, 1]);
   });
 });
 

@@ -11,6 +11,8 @@ from meshwright.cli.progress import progress
 from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, misses, report, scatter
 from meshwright.measure.records import read_measurements
+from meshwright.show.accuracy import accuracy_view
+from meshwright.show.report import write_report
 from meshwright.system.read import load_system
 from meshwright.text.units import format_seconds
 
@@ -24,6 +26,7 @@ from meshwright.text.units import format_seconds
 @click.option("--noise", type=click.FloatRange(0, 1), help="Programs this close to the fastest are as fast.")
 @options.number("--worst", 5, "How many misses to explain.", 0, 1000)
 @options.out("Draw predicted over measured times to this file (SVG, PNG).", "--plot")
+@options.out("Write a page with the figures, the misses and every program to this file.", "--html")
 @options.json
 def accuracy(
     measurements: Path,
@@ -32,6 +35,7 @@ def accuracy(
     noise: float | None,
     worst: int,
     plot: Path | None,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Join the file MEASUREMENTS of `bench` with predictions: how often the fastest program is among the best
@@ -47,6 +51,9 @@ def accuracy(
         scatter(pairs, plot)
         say(f"wrote {plot}")
     missed = misses(pairs, figures.noise)[:worst]
+    if html is not None:
+        write_report(accuracy_view(pairs, profile.name, _rows(figures), [_why(pair) for pair in missed]), html)
+        say(f"wrote {html}")
     if as_json:
         explained = [{"loss": pair.loss, "why": _why(pair)} for pair in missed]
         print_json({**asdict(figures), "top": {str(k): v for k, v in figures.top.items()}, "misses": explained})

@@ -42,10 +42,9 @@ def report_text(view: dict[str, Any]) -> str:
     """A view as a page."""
     script, style = asset("app.js"), asset("app.css")
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
-    axes = " x ".join(f"{axis['name']} {axis['size']}" for axis in view["axes"])
     return _PAGE.format(
         policy=policy,
-        title=escape(f"{axes} on {view['system']['name']} - Meshwright"),
+        title=escape(f"{view['title']} - Meshwright"),
         style=style,
         data=inline_json(view),
         script=script,

@@ -22,6 +22,7 @@ from meshwright.show.measured import seen
 from meshwright.show.snippets import snippets
 from meshwright.show.timeline import Flow, timeline
 from meshwright.system.model import System
+from meshwright.text.spec import format_counts
 from meshwright.text.units import format_amount, format_bandwidth, format_seconds
 
 FORMAT, VERSION = "meshwright-view", 1
@@ -63,6 +64,7 @@ def view_of(
     return {
         "format": FORMAT,
         "version": VERSION,
+        "title": f"{format_counts(plan.placement.sizes)} on {plan.placement.system.name}",
         "system": _system(plan.placement.system, drawn),
         "library": plan.library.name,
         "axes": [{"name": axis, "size": size} for axis, size in plan.placement.sizes.items()],
