@@ -81,6 +81,21 @@ def test_numa_nodes_and_slices() -> None:
     assert shape(assemble([job_topology(told)])) == {"slice": 2, "node": 2, "numa": 2, "rank": 2}
 
 
+def test_chips_of_jax() -> None:
+    chips = [tuple((x, y, z) for x in range(2) for y in range(2)) for z in range(4)]
+    told = [Told(f"w{k}", slice=k // 4, chips=chips[k % 4]) for k in range(8)]
+    found = assemble([job_topology(told)])
+    assert shape(found) == {"slice": 2, "node": 4, "chip": 4}
+    (note,) = found.notes
+    assert note.startswith("the chips of a slice are 2 x 2 x 4, wired as rings")
+    assert not job_topology(told[:7]).notes
+    assert shape(assemble([job_topology([Told("a", chips=((), ())), Told("b", chips=((), ()))])])) == {
+        "node": 2,
+        "chip": 2,
+    }
+    assert "leave out --engine jax" in run("discover", "--measure", "--engine", "jax").stderr
+
+
 def test_the_numa_node_of_processors(tmp_path: Path) -> None:
     assert numa_node({0}, tmp_path) is None
     for node, cpus in enumerate(("0-3,8", "4-7")):

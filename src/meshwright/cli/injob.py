@@ -7,7 +7,7 @@ from meshwright.cli.output import stdout_kept
 from meshwright.cli.progress import progress
 from meshwright.discovery.explore import Measured
 from meshwright.discovery.job import Told, told_groups
-from meshwright.errors import EngineError
+from meshwright.errors import EngineError, SpecError
 from meshwright.measure.here import tell
 from meshwright.measure.peers.peers import join
 from meshwright.measure.probing import measure_job
@@ -20,6 +20,8 @@ def ask_ranks(engine: str | None, timeout: float, measure: bool) -> tuple[list[T
 
     What goes wrong for all is said by rank 0 alone.
     """
+    if measure and engine == "jax":
+        raise SpecError("--measure takes ranks of PyTorch or MPI: leave out --engine jax, and use torchrun or mpirun")
     end_at_once()
     try:
         with stdout_kept():

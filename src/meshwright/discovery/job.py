@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from meshwright.discovery.explore import Measured
 from meshwright.discovery.hosts import HOST
@@ -12,6 +13,9 @@ from meshwright.discovery.regular import leaves
 from meshwright.discovery.rounds import Partition
 from meshwright.discovery.smi import parse_smi
 from meshwright.errors import SpecError
+
+CHIP = "chip"
+"""The kind of a device that JAX knows."""
 
 RANK = "rank"
 """The kind of a device that nothing is known of, but that a rank runs on it."""
@@ -32,6 +36,7 @@ class Told:
     matrix: what `nvidia-smi topo -m` prints there; empty if there is no such program, or another rank tells it.
     numa: the NUMA node whose processors the rank may use; None if it may use those of several.
     slice: the TPU slice of the host; None if there is none.
+    chips: where each of the rank's devices is in the slice, if JAX knows it; empty without JAX.
     """
 
     host: str
@@ -40,6 +45,7 @@ class Told:
     matrix: str = ""
     numa: int | None = None
     slice: int | None = None
+    chips: tuple[tuple[int, ...], ...] = ()
 
 
 def job_topology(told: Sequence[Told], measured: Measured | None = None) -> Topology:
@@ -51,6 +57,7 @@ def job_topology(told: Sequence[Told], measured: Measured | None = None) -> Topo
         host: Place(HOST, "", _inside(host, numbers, told, ports, notes), ports.get(tuple(numbers)))
         for host, numbers in ranks.items()
     }
+    notes += _torus(told)
     tiers, odd = _tiers(told)
     if measured is not None:
         tiers = measured_tiers(tiers, ranks, measured, ports)
@@ -87,6 +94,24 @@ def told_groups(told: Sequence[Told]) -> list[Partition]:
     return found
 
 
+def _torus(told: Sequence[Told]) -> list[str]:
+    """What the coordinates of chips say, if those of a slice fill a box."""
+    slices: dict[int | None, set[tuple[int, ...]]] = {}
+    for one in told:
+        slices.setdefault(one.slice, set()).update(one.chips)
+    shapes = set()
+    for chips in slices.values():
+        if len({len(chip) for chip in chips}) == 1 and any(chips):
+            shapes.add(tuple(len(set(along)) for along in zip(*chips, strict=True)))
+    if len(shapes) != 1 or any(prod(next(iter(shapes))) != len(chips) for chips in slices.values()):
+        return []
+    (shape,) = shapes
+    size = " x ".join(map(str, shape))
+    return [
+        f"the chips of a slice are {size}, wired as rings, in which hosts are no level: the presets of TPUs show how"
+    ]
+
+
 def ranks_in_order(told: Sequence[Told], hosts: Sequence[str]) -> list[int]:
     """The ranks of a job, in the order of the devices of these hosts."""
     return [rank for host in hosts for rank, one in enumerate(told) if one.host == host]
@@ -110,7 +135,8 @@ def _inside(
                 return found.every.children
             notes.append(f"{host} has {count} GPUs and {len(ranks)} ranks, so how its GPUs are linked is not used")
     if len(ranks) == 1:
-        return ()
+        chips = told[ranks[0]].chips
+        return tuple(Place(CHIP, f"chip{k}") for k in range(len(chips))) if len(chips) > 1 else ()
     numa = {str(rank): str(told[rank].numa) for rank in ranks if told[rank].numa is not None}
     tiers = [Tier("numa", numa)] if len(numa) == len(ranks) and not ports else []
     here = [group for group in ports if set(group) < set(ranks) and len(group) > 1]

@@ -1,13 +1,15 @@
-"""What a rank can tell of where it runs, without rights: its host, Slurm's switches, its GPUs, its NUMA node."""
+"""What a rank can tell of where it runs, without rights: host, Slurm's switches, GPUs or TPUs, NUMA node."""
 
 import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from meshwright.discovery.job import Told
 from meshwright.measure.peers.peers import Peers
@@ -36,7 +38,17 @@ def told_by(environment: Mapping[str, str]) -> Told:
     """What this rank tells, without its GPUs."""
     host = environment.get("SLURMD_NODENAME") or socket.gethostname()
     address, pattern = (environment.get(f"SLURM_TOPOLOGY_ADDR{end}", "") for end in ("", "_PATTERN"))
-    return Told(host, address, pattern, numa=numa_node(os.sched_getaffinity(0)))
+    return Told(host, address, pattern, numa=numa_node(os.sched_getaffinity(0)), **_chips())
+
+
+def _chips() -> dict[str, Any]:
+    """What JAX knows of the devices of this process, if its ranks talk through JAX."""
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return {}
+    local = jax.local_devices()
+    chips = tuple(tuple(getattr(device, "coords", None) or ()) for device in local)
+    return {"slice": getattr(local[0], "slice_index", None), "chips": chips}
 
 
 def numa_node(processors: set[int], nodes: Path = NODES) -> int | None:

@@ -13,7 +13,7 @@ from meshwright.text.hostlist import parse_hosts
 
 T = TypeVar("T")
 
-ENGINES = ("torch", "mpi")
+ENGINES = ("torch", "mpi", "jax")
 
 PORTS = range(20_000, 30_000)
 """Where ranks that Slurm has started meet, unless MASTER_PORT says another port."""
@@ -75,6 +75,10 @@ def join(engine: str | None, timeout: float) -> Peers:
         from meshwright.measure.peers.mpi import MpiPeers
 
         return MpiPeers(timeout)
+    if engine == "jax":
+        from meshwright.measure.peers.jax import JaxPeers
+
+        return JaxPeers(timeout)
     from meshwright.measure.peers.torch import TorchPeers
 
     with_slurm(os.environ)
