@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from meshwright.runtime.calls import describe
 from meshwright.runtime.role import program_at
 from meshwright.show.report import write_report
 from meshwright.show.view import view_of
+from meshwright.text.files import scratch_folder
 from meshwright.text.units import format_bytes, format_seconds, parse_bytes
 
 ONE_MACHINE = (
@@ -76,7 +76,7 @@ def tune(
     wanted = heats(plan, best, [parse_bytes(size) for size in sizes])
     if measuring["local"]:
         say(ONE_MACHINE)
-    with TemporaryDirectory(prefix="meshwright-") as folder:
+    with scratch_folder() as folder:
         file = Path(folder) / "measurements.jsonl"
         if not measure_cases(plan.placement.system, [heat.case for heat in wanted], file, measuring, gives_up=True):
             return

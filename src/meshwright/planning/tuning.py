@@ -184,7 +184,8 @@ Ranges = list[tuple[int, Pipelined]]
 def spliced(ranges: Ranges, least: int, most: int, pipelined: Pipelined) -> Ranges:
     """Ranges in which payloads from `least` to `most` bytes take some programs, and all others what they took before.
 
-    >>> one, other = Pipelined.of(flat_program("all-reduce", 1)), Pipelined.of(flat_program("all-reduce", 1), 2)
+    >>> from meshwright import Goal
+    >>> one, other = (Pipelined.of(flat_program(Goal.ALL_REDUCE, 1), chunks) for chunks in (1, 2))
     >>> [(first, program.chunks) for first, program in spliced([(1024, one)], 4096, 8191, other)]
     [(1024, 1), (4096, 2), (8192, 1)]
     """
