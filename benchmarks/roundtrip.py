@@ -9,6 +9,7 @@ import argparse
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,6 @@ from random import Random
 from typing import Any
 
 from meshwright import parse_system
-from meshwright.cli import main as meshwright
 from meshwright.measure.jobs import fork_ranks, wait_for_forked
 from meshwright.system.read import load_system
 from meshwright.testbed import Testbed, temporary
@@ -33,8 +33,9 @@ def run_verb(bed: Testbed, port: int, hosts: Sequence[str], words: Sequence[str]
         os.environ["SLURMD_NODENAME"] = hosts[rank]  # forked ranks share the name of the machine
         if rank == 0:
             os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 1)
+        sys.argv[1:] = words
         try:
-            meshwright(list(words))
+            runpy.run_module("meshwright", run_name="__main__")  # as python -m does, but PyTorch is loaded already
         except SystemExit as ended:
             if ended.code:
                 raise RuntimeError(f"meshwright {words[0]} ended with exit code {ended.code}") from None
