@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 240_000  # milliseconds: other tests may keep the machine busy
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -28,7 +29,9 @@ def started() -> Iterator["Browser"]:
     )
     with api.sync_playwright() as playwright:
         sandbox = [] if os.geteuid() else ["--no-sandbox"]  # Chromium has none for root
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*sandbox, "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*sandbox, "--disable-gpu"], timeout=PATIENCE
+        )
         yield browser
         browser.close()
 
@@ -38,7 +41,7 @@ class Watched:
 
     def __init__(self, browser: "Browser", **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-        self.context.set_default_timeout(60_000)
+        self.context.set_default_timeout(PATIENCE)
         self.page: Page = self.context.new_page()
         self.wrong: list[str] = []
         self.asked: list[str] = []

@@ -24,12 +24,12 @@ def browser() -> Iterator["Browser"]:
 def address(browser: "Browser") -> Iterator[str]:
     """The address of a server."""
     assert browser.is_connected()  # where there is no browser, no server is needed
-    command = [sys.executable, "-m", "meshwright", "explore", "--port", "0", "--no-open", "--limit", "60s"]
+    command = [sys.executable, "-m", "meshwright", "explore", "--port", "0", "--no-open", "--limit", "300s"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         yield server.stderr.readline().split()[4]
         server.send_signal(signal.SIGINT)
-        _, said = server.communicate(timeout=60)
+        _, said = server.communicate(timeout=240)
         assert (server.returncode, said) == (0, "")
 
 

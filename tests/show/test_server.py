@@ -17,7 +17,7 @@ ASKED = {"system": "node=2@1GB/s,gpu=4@8GB/s", "axes": "data=4,tensor=2", "reduc
 
 
 def reply(
-    method: str, path: str, headers: dict[str, str], body: bytes = b"", limit: float = 60.0
+    method: str, path: str, headers: dict[str, str], body: bytes = b"", limit: float = 300.0
 ) -> tuple[int, dict[str, str], bytes]:
     """What the server replies: status, headers and body."""
     app, sent = application(PORT, limit), []

@@ -16,6 +16,7 @@ from meshwright.language.program import Pipelined, Program
 from meshwright.language.semantics import State, apply_step, state_of
 from meshwright.placement.hierarchy import digits_of
 from meshwright.planning.plan import DEFAULT_PROGRAM, Measured, Tuned, cost_model, predict
+from meshwright.planning.planner import plan as make_plan
 from meshwright.show.snippets import command
 from meshwright.show.timeline import timeline
 from meshwright.show.view import MOST_DRAWN, MOST_PLANS, view_of
@@ -115,6 +116,18 @@ def test_a_plan_from_a_file_is_shown_beside_other_placements(tmp_path: Path) -> 
         [list(row) for row in each.placement.matrix] for each in ranking("two levels").candidates
     ]
     assert any(each["kind"] == "plan" and "another placement" in each["change"] for each in found["advice"])
+
+
+def test_programs_on_one_placement_are_candidates_too() -> None:
+    best_plan = best("two levels")
+    one = best_plan.communications[0].communication
+    at = best_plan.placement
+    found = make_plan(at.system, at.sizes, [one], placement=at, top=3)
+    view = view_of(found.candidates[0], found)
+    assert [each["communications"][0]["program"] for each in view["plans"]] == [
+        each.program_text(each.reductions[0]) for each in found.candidates
+    ]
+    assert view["chosen"] == 0
 
 
 @pytest.mark.parametrize(

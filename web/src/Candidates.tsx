@@ -1,5 +1,5 @@
 import { seconds, times } from "./format";
-import { matrixText } from "./Matrix";
+import { labelOf } from "./Matrix";
 import type { View } from "./types";
 
 interface Props {
@@ -28,7 +28,7 @@ export function Candidates({ view, chosen, onChoose }: Props) {
             <input type="radio" name="candidate" checked={k === chosen} onChange={() => onChoose(k)} />
             <span class="what">
               <span class="rank">{k + 1}</span>
-              <span class="rows">{matrixText(plan)}</span>
+              <span class="rows">{labelOf(view, plan)}</span>
               {k === view.chosen && <span class="tag">this plan</span>}
             </span>
             <span class="track" aria-hidden="true">

@@ -39,6 +39,13 @@ export function Matrix({ view, plan, axis, title }: { view: View; plan: Plan; ax
   );
 }
 
-export function matrixText(plan: Plan): string {
+/** What tells the plans of a view apart: their placements, or their programs where they share one placement. */
+export function labelOf(view: View, plan: Plan): string {
+  const texts = new Set(view.plans.map(matrixText));
+  const first = plan.communications[0];
+  return texts.size < view.plans.length && first ? `${matrixText(plan)}: ${first.program}` : matrixText(plan);
+}
+
+function matrixText(plan: Plan): string {
   return plan.axes.map((axis, k) => `${axis} ${plan.matrix[k]!.join("×")}`).join(", ");
 }

@@ -4,7 +4,7 @@ import { Candidates } from "./Candidates";
 import { Cluster, Legend } from "./Cluster";
 import { Communications, titleOf } from "./Communications";
 import { faster, seconds } from "./format";
-import { Matrix, matrixText } from "./Matrix";
+import { labelOf, Matrix } from "./Matrix";
 import { Playback } from "./Playback";
 import { Snippets } from "./Snippets";
 import { Timeline } from "./Timeline";
@@ -148,7 +148,7 @@ function Placements({ view, look, onLook, plan, one }: Props & { plan: Plan; one
               <option value="">nothing</option>
               {view.plans.map((each, k) => (
                 <option value={k}>
-                  {k + 1}: {matrixText(each)}
+                  {k + 1}: {labelOf(view, each)}
                 </option>
               ))}
             </select>

@@ -53,12 +53,17 @@ def view_of(
     """
     notes: list[str] = []
     searched = ranking or _searched(plan, notes)
-    others = [each for each in searched.candidates if each.placement != plan.placement] if searched else []
+    # Candidates of a given ranking may be programs on one placement; what is looked for here has the plan's own too.
+    others = [
+        each
+        for each in (searched.candidates if searched else ())
+        if (each is not plan if ranking else each.placement != plan.placement)
+    ]
     plans = sorted([plan, *others], key=lambda each: each.seconds)
     chosen = plans.index(plan)
     if len(plans) > MOST_PLANS:
         plans = plans[:MOST_PLANS] if chosen < MOST_PLANS else [*plans[: MOST_PLANS - 1], plan]
-        chosen = plans.index(plan)
+        chosen = min(chosen, MOST_PLANS - 1)
         notes.append(f"The {MOST_PLANS} best candidates are shown.")
     drawn = _drawn(plan.placement.system, notes)
     return {
