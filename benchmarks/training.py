@@ -1,7 +1,7 @@
 """Training: the scripts of examples/gpt on emulated clusters: recorded, planned, and run with and without their plans.
 
-`make study-training` needs root. What is measured already is not measured again; with `--report` nothing is. It writes
-docs/training.md.
+`make study-training` needs root. Where there is a GPU, NCCL is measured too, with all ranks on that GPU. What is
+measured already is not measured again; with `--report` nothing is. It writes docs/training.md.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from pathlib import Path
 from benchmarks.trainingpage import PLANNED, WAYS, Case, Run, page
 from meshwright import Plan, load_library, load_workload, parse_system, read_plan
 from meshwright.cost.algorithms import phases
+from meshwright.cost.library import Library
 from meshwright.language.goals import Goal
 from meshwright.planning.orders import row_major
 from meshwright.planning.plan import default_seconds
 from meshwright.runtime.dropin import device_ranks
 from meshwright.runtime.signals import interrupting
-from meshwright.system.model import System
 from meshwright.testbed import Testbed, temporary
 from meshwright.workload.workload import Workload
 
@@ -32,7 +32,6 @@ DOCUMENT = ROOT / "docs" / "training.md"
 EXAMPLES = ROOT / "examples" / "gpt"
 WORK = ROOT / "build" / "training"
 """Where plans and the output of runs are kept."""
-LIBRARY = load_library("gloo")
 STEPS, RECORDED = 6, 3
 """Steps of a measured and of a recorded run; the first one of a run does not count."""
 HEADERS = 66
@@ -48,24 +47,33 @@ class Setup:
     system: str
     replicas: int
     tensor: int
+    device: str = "cpu"
 
     @property
-    def shape(self) -> str:
-        """What files are called."""
-        return "x".join(str(count) for count in parse_system(self.system).counts)
+    def library(self) -> Library:
+        """Whose collectives run."""
+        return load_library("nccl-sockets" if self.device == "cuda" else "gloo")
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables, and its files."""
+        shape = "x".join(str(count) for count in parse_system(self.system).counts)
+        return f"{shape}-nccl" if self.device == "cuda" else shape
 
     def arguments(self, script: str) -> list[str]:
         """The arguments of a script: next to no computing, and a tensor axis that crosses nodes in the plain order."""
+        device = ["--device", self.device]
         if script == "tensor":
-            return ["--tensor", str(self.tensor), "--outer", "--batch", "8"]
+            return [*device, "--tensor", str(self.tensor), "--outer", "--batch", "8"]
         replicas = ["--replicas", str(self.replicas)] if script == "hsdp" else []
-        return [*replicas, "--batch", "1", "--context", "16"]
+        return [*device, *replicas, "--batch", "1", "--context", "16"]
 
 
 SETUPS = (
     Setup("node=2@20Mbit/s,gpu=8@200Mbit/s", 2, 2),
     Setup("rack=2@20Mbit/s,node=2@50Mbit/s,gpu=2@200Mbit/s", 2, 2),
     Setup("node=4@20Mbit/s,gpu=4@200Mbit/s", 4, 4),
+    Setup("node=2@100Mbit/s,gpu=4@500Mbit/s", 2, 2, "cuda"),
 )
 SCRIPTS = ("ddp", "tensor", "fsdp", "hsdp")
 
@@ -77,7 +85,7 @@ def runs() -> list[Run]:
 
 
 def workload_file(setup: Setup, script: str) -> Path:
-    return RESULTS / f"{setup.shape}-{script}.yaml"
+    return RESULTS / f"{setup.name}-{script}.yaml"
 
 
 def measure(setup: Setup, script: str, bed: Testbed, way: str) -> Run:
@@ -95,18 +103,20 @@ def measure(setup: Setup, script: str, bed: Testbed, way: str) -> Run:
     elif way == "plain":
         predicted = plain_seconds(setup, script)
     inside = [sys.executable, *launch, *arguments, "--steps", str(steps)]
-    command = [sys.executable, "-m", "meshwright", "testbed", "exec", "--name", bed.network.name, "--", *inside]
+    command = [sys.executable, "-m", "meshwright", "testbed", "exec", "--name", bed.network.name]
+    command += ["--device", setup.device, "--", *inside]
     before = sent(bed)
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(inside)} on {setup.system}:\n{done.stderr}")
     payload, headers = (after - start for after, start in zip(sent(bed), before, strict=True))
-    found = re.findall(r"^step \d+: loss (\S+), (\S+) s, of which computing (\S+) s$", done.stdout, re.MULTILINE)
+    found = re.findall(r"^step \d+: loss (\S+), (\S+) s, of which processor (\S+) s$", done.stdout, re.MULTILINE)
     losses, seconds, computing = ([float(each[k]) for each in found] for k in range(3))
+    computing = [] if setup.device == "cuda" else computing  # there the processor only waits
     run = Run(setup.system, script, way, losses, seconds, computing, payload, headers, predicted)
     with (RESULTS / "runs.jsonl").open("a") as file_of_runs:
         file_of_runs.write(json.dumps(asdict(run)) + "\n")
-    (WORK / f"{setup.shape}-{script}-{way}.txt").write_text(done.stdout + done.stderr)
+    (WORK / f"{setup.name}-{script}-{way}.txt").write_text(done.stdout + done.stderr)
     return run
 
 
@@ -120,8 +130,8 @@ def sent(bed: Testbed) -> tuple[int, int]:
 
 def made(setup: Setup, script: str, way: str, testbed: str) -> tuple[Path, float]:
     """The plan file for a recorded workload, made with the command line; and the seconds that it predicts."""
-    path = WORK / f"{setup.shape}-{script}-{way}.json"
-    command = [sys.executable, "-m", "meshwright", "plan", "--system", setup.system, "--library", LIBRARY.name]
+    path = WORK / f"{setup.name}-{script}-{way}.json"
+    command = [sys.executable, "-m", "meshwright", "plan", "--system", setup.system, "--library", setup.library.name]
     command += ["--workload", str(workload_file(setup, script)), "--out", str(path)]
     command += ["--placement-only"] if way == "placement" else []
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT)
@@ -151,9 +161,9 @@ def stays(plan: Plan) -> bool:
     return ranks == sorted(ranks)
 
 
-def expected(system: System, workload: Workload) -> float:
-    """The bytes that all devices send in a step with gloo's own collectives, by its profile."""
-    library, total = LIBRARY.alone, 0.0
+def expected(setup: Setup, workload: Workload) -> float:
+    """The bytes that all devices send in a step with the library's own collectives, by its profile."""
+    library, total = setup.library.alone, 0.0
     for one in workload.communications:
         size = 1
         for axis in one.axes:
@@ -164,7 +174,7 @@ def expected(system: System, workload: Workload) -> float:
         found = phases(rule.algorithms[0], one.goal.flat, (size,), library.rotates)
         assert found is not None
         total += one.count * held * sum(phase.levels[0].port for phase in found) / rule.efficiency
-    return total * system.devices
+    return total * parse_system(setup.system).devices
 
 
 def wanted(setup: Setup, tuned: bool) -> Iterator[tuple[str, str]]:
@@ -193,7 +203,7 @@ def cases() -> Iterator[Case]:
         for script in SCRIPTS:
             mine = {way: run for (system, of, way), run in found.items() if (system, of) == (setup.system, script)}
             if {"record", "plain", "plan"} <= mine.keys():
-                yield Case(setup.system, script, mine, expected(parse_system(setup.system), recorded(setup, script)))
+                yield Case(setup.name, setup.system, script, mine, expected(setup, recorded(setup, script)))
 
 
 def show(run: Run) -> None:
@@ -203,12 +213,13 @@ def show(run: Run) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", action="store_true", help="measure nothing")
-    parser.add_argument("--only", metavar="SHAPE", help="only one system, like 2x8")
+    parser.add_argument("--only", metavar="SHAPE", help="only one system, like 2x8 or 2x4-nccl")
     parser.add_argument("--tuned", action="store_true", help="also with plans that are tuned on the testbed first")
     options = parser.parse_args()
     for folder in (RESULTS, WORK):
         folder.mkdir(parents=True, exist_ok=True)
-    setups = [setup for setup in SETUPS if options.only in (None, setup.shape)]
+    here = {"cpu", "cuda"} if Path("/dev/nvidia0").exists() else {"cpu"}
+    setups = [setup for setup in SETUPS if options.only in (None, setup.name) and setup.device in here]
     if not options.report:
         with interrupting():  # so that no testbed is left
             for setup in setups:

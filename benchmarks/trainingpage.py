@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from statistics import median
 from textwrap import wrap
 
-from meshwright import parse_system
-
 PLANNED = ("placement", "plan", "tuned")
 WAYS = ("plain", *PLANNED)
 
@@ -15,8 +13,9 @@ WAYS = ("plain", *PLANNED)
 class Run:
     """What a run of a script on a system gave.
 
-    way: `record`, or one of WAYS. losses, seconds, computing: of each step. payload, headers: the bytes of all TCP
-    packets that devices sent. predicted: seconds of communication in a step.
+    way: `record`, or one of WAYS. losses, seconds, computing: of each step; the last is empty where the script did not
+    say. payload, headers: the bytes of all TCP packets that devices sent. predicted: seconds of communication in a
+    step.
     """
 
     system: str
@@ -36,8 +35,9 @@ class Run:
 
     @property
     def communication(self) -> float:
-        """The seconds of communication in a step, which is what is left without computing."""
-        return median(whole - alone for whole, alone in zip(self.seconds[1:], self.computing[1:], strict=True))
+        """The seconds of communication in a step, which is what is left without computing, where that is known."""
+        computing = self.computing or [0.0] * len(self.seconds)
+        return median(whole - alone for whole, alone in zip(self.seconds[1:], computing[1:], strict=True))
 
     @property
     def error(self) -> float:
@@ -49,15 +49,11 @@ class Run:
 class Case:
     """All runs of a script on a system, by way; and the bytes that the recorded workload lets expect on the wire."""
 
+    name: str
     system: str
     script: str
     runs: dict[str, Run]
     expected: float
-
-    @property
-    def name(self) -> list[str]:
-        """The first cells of its rows: the shape of the system, and the script."""
-        return ["x".join(str(count) for count in parse_system(self.system).counts), self.script]
 
     @property
     def speedup(self) -> float:
@@ -113,28 +109,28 @@ differ by rounding; scripts print six digits after the point."""
 def page(cases: Sequence[Case]) -> str:
     """The document."""
     lines = ["# Training, end to end", "", *_wrapped(ABOUT), "", *_wrapped(_summary(cases)), ""]
-    systems = {one.name[0]: one.system for one in cases}
+    systems = {one.name: one.system for one in cases}
     lines += _table(["name", "system"], [[name, f"`{system}`"] for name, system in systems.items()])
     lines += ["## Steps", "", *_wrapped(STEPS), ""]
     lines += _table(
         ["system", "script", "plain", "placement", "plan", "tuned", "faster", "by ranks", "by programs"],
-        [[*one.name, *_steps(one)] for one in cases],
+        [[one.name, one.script, *_steps(one)] for one in cases],
     )
     lines += ["## Communication", "", *_wrapped(TIMES), ""]
     lines += _table(
         ["system", "script", "run", "measured", "predicted", "off by"],
-        [[*one.name, *_times(one, way)] for one in cases for way in WAYS if way in one.runs],
+        [[one.name, one.script, *_times(one, way)] for one in cases for way in WAYS if way in one.runs],
     )
     lines += ["## Bytes", "", *_wrapped(BYTES), ""]
     sizes = [[f"{size / 2**20:.2f} MiB" for size in (one.expected, one.wire)] for one in cases]
     lines += _table(
         ["system", "script", "by the workload", "counted", "off by"],
-        [[*one.name, *both, f"{one.off:+.2%}"] for one, both in zip(cases, sizes, strict=True)],
+        [[one.name, one.script, *both, f"{one.off:+.2%}"] for one, both in zip(cases, sizes, strict=True)],
     )
     lines += ["## Losses", "", *_wrapped(LOSSES), ""]
     lines += _table(
         ["system", "script", "plain", "plan", "largest difference"],
-        [[*one.name, *_losses(one)] for one in cases],
+        [[one.name, one.script, *_losses(one)] for one in cases],
     )
     return "\n".join(lines)
 

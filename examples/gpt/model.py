@@ -1,6 +1,7 @@
 """A small GPT, made-up text to train it on, and the training loop that all scripts in this folder share."""
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 
@@ -69,7 +70,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
@@ -85,7 +86,18 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--context", type=int, default=32, help="tokens of a sequence")
     found.add_argument("--batch", type=int, default=2, help="sequences of a data-parallel rank in a step")
     found.add_argument("--steps", type=int, default=10)
+    found.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="cpu communicates by gloo, cuda by NCCL"
+    )
     return found
+
+
+def start(options: argparse.Namespace) -> None:
+    """Join the other ranks of the job."""
+    torch.set_num_threads(1)
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
 
 
 def batch(options: argparse.Namespace, step: int, reader: int) -> tuple[Tensor, Tensor]:
@@ -102,21 +114,24 @@ def train(wrap: Callable[[GPT], nn.Module], options: argparse.Namespace, reader:
 
     reader: which part of the data this rank reads: ranks with different ones are data-parallel.
     """
-    model = wrap(GPT(options))
+    model = wrap(GPT(options).to(options.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses, times = torch.zeros(options.steps), torch.zeros(options.steps, 2)
+    losses = torch.zeros(options.steps, device=options.device)
+    times = torch.zeros(options.steps, 2, device=options.device)
     for step in range(options.steps):
-        started = torch.tensor([time.perf_counter(), time.thread_time()], dtype=torch.float64)
-        tokens, following = batch(options, step, reader)
+        started, busy = time.perf_counter(), time.thread_time()
+        tokens, following = (each.to(options.device) for each in batch(options, step, reader))
         loss = cross_entropy(model(tokens).flatten(0, 1), following.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses[step] = loss.detach()
-        times[step] = torch.tensor([time.perf_counter(), time.thread_time()], dtype=torch.float64) - started
+        if options.device == "cuda":
+            torch.cuda.synchronize()
+        times[step] = torch.tensor([time.perf_counter() - started, time.thread_time() - busy])
     dist.all_reduce(losses)
     dist.all_reduce(times, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         for step, (seconds, computing) in enumerate(times.tolist()):
             mean = losses[step].item() / dist.get_world_size()
-            print(f"step {step}: loss {mean:.6f}, {seconds:.4f} s, of which computing {computing:.4f} s", flush=True)
+            print(f"step {step}: loss {mean:.6f}, {seconds:.4f} s, of which processor {computing:.4f} s", flush=True)

@@ -1,8 +1,7 @@
 """The small GPT with FSDP2: torchrun --nproc-per-node=4 examples/gpt/train_fsdp.py"""
 
-import torch
 import torch.distributed as dist
-from model import GPT, parser, train
+from model import GPT, parser, start, train
 from torch.distributed.fsdp import fully_shard
 
 
@@ -16,7 +15,6 @@ def shard(model: GPT) -> GPT:
 
 if __name__ == "__main__":
     options = parser().parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    start(options)
     train(shard, options, dist.get_rank())
     dist.destroy_process_group()

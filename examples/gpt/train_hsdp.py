@@ -3,9 +3,8 @@
 torchrun --nproc-per-node=4 examples/gpt/train_hsdp.py --replicas 2
 """
 
-import torch
 import torch.distributed as dist
-from model import GPT, parser, train
+from model import GPT, parser, start, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -13,10 +12,9 @@ if __name__ == "__main__":
     arguments = parser()
     arguments.add_argument("--replicas", type=int, default=2)
     options = arguments.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    start(options)
     shards = dist.get_world_size() // options.replicas
-    mesh = init_device_mesh("cpu", (options.replicas, shards), mesh_dim_names=("replica", "shard"))
+    mesh = init_device_mesh(options.device, (options.replicas, shards), mesh_dim_names=("replica", "shard"))
 
     def shard(model: GPT) -> GPT:
         for block in model.blocks:
