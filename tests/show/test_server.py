@@ -92,6 +92,12 @@ def test_an_answer_is_what_the_command_line_says() -> None:
     )
 
 
+def test_the_library_is_that_of_the_system_unless_it_is_given() -> None:
+    system = {**ASKED, "system": "dgx-h100:2", "axes": "data=16", "reductions": "data=1MiB"}
+    assert answer(system)["view"]["library"] == "nccl"
+    assert answer({**system, "library": "ring"})["view"]["library"] == "ring"
+
+
 def test_a_search_that_takes_too_long_is_ended_and_says_so() -> None:
     status, _, body = reply("POST", "/api/view", PAGE, json.dumps(ASKED).encode(), limit=0.001)
     assert status == 200

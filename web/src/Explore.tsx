@@ -28,7 +28,7 @@ export function Explore() {
       .then((response) => response.json() as Promise<Choices>)
       .then((found) => {
         setChoices(found);
-        setAsked((before) => before ?? { ...found.start, library: "ring", constraints: "" });
+        setAsked((before) => before ?? { ...found.start, library: "", constraints: "" });
       });
     const back = () => {
       wanted.current = lookIn(location.search);

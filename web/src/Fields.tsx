@@ -67,6 +67,7 @@ export function Fields({ choices, asked, errors, onAsked, onExample }: Props) {
       <div class="field">
         <label for="library">Library</label>
         <select id="library" value={asked.library} onChange={(event) => change("library")(event.currentTarget.value)}>
+          <option value="">that of the system</option>
           {choices.libraries.map((name) => (
             <option value={name}>{name}</option>
           ))}

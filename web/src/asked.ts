@@ -49,7 +49,7 @@ export function askedIn(address: string): Asked | null {
     axes: of("axes"),
     reductions: of("reductions"),
     workload: of("workload"),
-    library: of("library") || "ring",
+    library: of("library"),
     constraints: of("constraints"),
   };
 }

@@ -24,7 +24,8 @@ function between(ramp: string[], share: number): string {
   return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }
 
-function luminance(hex: string): number {
+/** How light a colour is to the eye, from 0 to 1. */
+export function luminance(hex: string): number {
   const [r, g, b] = parts(hex).map((value) => {
     const share = value / 255;
     return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
@@ -33,7 +34,8 @@ function luminance(hex: string): number {
 }
 
 function on(fill: string): Colour {
-  return { fill, text: luminance(fill) > 0.18 ? "#111" : "#fff" };
+  // At 0.179, black and white can be read equally well: the contrast is 4.6 with both.
+  return { fill, text: luminance(fill) > 0.179 ? "#000" : "#fff" };
 }
 
 /** The colour of the value `number` of `count`. */

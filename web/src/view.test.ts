@@ -3,7 +3,7 @@ import fixture from "../fixture.json";
 import { draw } from "./boxes";
 import { bytes, faster, seconds, times } from "./format";
 import { amounts, cuts, heldBy, segments, told } from "./hold";
-import { colour } from "./palette";
+import { colour, heatColour, luminance } from "./palette";
 import { coordinates, devices, digitsOf, numberOf, spread, together } from "./place";
 import { bars, heat, powers, ticks } from "./timeline";
 import type { View } from "./types";
@@ -150,6 +150,11 @@ describe("figures", () => {
     for (const count of [2, 8, 16, 128]) {
       const fills = Array.from({ length: count }, (_, k) => colour(k, count).fill);
       expect(new Set(fills).size).toBe(count);
+    }
+    const all = Array.from({ length: 101 }, (_, k) => [heatColour(k / 100), colour(k, 101), colour(k % 8, 8)]).flat();
+    for (const { fill, text } of all) {
+      const [one, other] = [luminance(fill), text === "#000" ? 0 : 1].sort((a, b) => a - b);
+      expect((other! + 0.05) / (one! + 0.05)).toBeGreaterThanOrEqual(4.5);
     }
   });
 });

@@ -13,7 +13,7 @@ from meshwright.cost.library import library_names
 from meshwright.errors import MeshwrightError, PlacementError, SpecError
 from meshwright.placement.placement import check_fit, parse_axes
 from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
-from meshwright.planning.planner import DEFAULT_LIBRARY, plan
+from meshwright.planning.planner import plan
 from meshwright.planning.sizes import check_memory
 from meshwright.show.snippets import named_system
 from meshwright.show.view import MOST_PLANS, view_of
@@ -33,13 +33,17 @@ MOST_LINES = 64
 
 @dataclass(frozen=True)
 class Asked:
-    """The fields of the page. reductions and constraints have a line each; a workload takes the place of reductions."""
+    """The fields of the page.
+
+    reductions and constraints have a line each; a workload takes the place of reductions. library: that of the system,
+    where there is none.
+    """
 
     system: str
     axes: str
     reductions: str = ""
     workload: str = ""
-    library: str = DEFAULT_LIBRARY
+    library: str = ""
     constraints: str = ""
 
 
@@ -82,7 +86,7 @@ def _asked(document: Any) -> Asked:
 def _view(asked: Asked) -> dict[str, Any]:
     system = _read("system", lambda: named_system(asked.system.strip()))
     axes = _read("axes", lambda: parse_axes(asked.axes))
-    library = _read("library", lambda: one_of(library_names(), "library", asked.library))
+    library = _read("library", lambda: one_of(library_names(), "library", asked.library) if asked.library else None)
     constraints = _read("constraints", lambda: [_constraint(line) for line in _lines(asked.constraints)])
     communications = _communications(asked, axes)
     _read("axes", lambda: check_fit(system, axes))
