@@ -80,8 +80,14 @@ def test_a_question_may_not_be_long() -> None:
     assert reply("POST", "/api/view", PAGE, b" " * (MOST_BYTES + 1))[0] == 413
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 60_000])
+def test_a_question_is_json(body: bytes) -> None:
+    assert reply("POST", "/api/view", PAGE, body)[0] == 400
+
+
 def test_an_answer_is_what_the_command_line_says() -> None:
-    status, _, body = reply("POST", "/api/view", PAGE, json.dumps(ASKED).encode())
+    question = json.dumps(ASKED).replace(", ", ",\r\n")  # line ends between fields mean nothing
+    status, _, body = reply("POST", "/api/view", PAGE, question.encode())
     assert status == 200
     view = json.loads(body)["view"]
     words = ["--reduce", "data=64MiB", "--reduce", "tensor=1MiB*3"]

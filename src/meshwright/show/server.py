@@ -60,9 +60,14 @@ def application(port: int, limit: float) -> Starlette:
     workers, waiting = Workers(), asyncio.Semaphore(MOST_WAITING)
 
     async def view(request: Request) -> Response:
-        question = await _body(request)
-        if question is None:
+        body = await _body(request)
+        if body is None:
             return _wrong(413, f"expected at most {MOST_BYTES:,} bytes")
+        try:
+            # Written again, so that it is one line, whatever line ends were in it.
+            question = json.dumps(json.loads(body)).encode()
+        except (ValueError, RecursionError):
+            return _wrong(400, "expected a JSON document")
         if waiting.locked():
             return _wrong(503, "there are too many questions at once: wait a moment")
         async with waiting:

@@ -28,7 +28,7 @@ class Workers:
         self._ready: list[asyncio.subprocess.Process] = []
 
     async def ask(self, question: bytes) -> bytes:
-        """The answer to a JSON document; whoever is cancelled while waiting for it ends the process."""
+        """The answer to a JSON document in one line; whoever is cancelled while waiting for it ends the process."""
         async with self._turn:
             worker = self._ready.pop(0) if self._ready else await _started()
             try:
@@ -36,7 +36,7 @@ class Workers:
                     self._ready.append(await _started())
                 assert worker.stdin is not None
                 assert worker.stdout is not None
-                worker.stdin.write(question.replace(b"\n", b" ") + b"\n")
+                worker.stdin.write(question + b"\n")
                 found = await worker.stdout.readline()
                 if not found:
                     raise EngineError("the search failed: what the server has written says why")
@@ -74,8 +74,6 @@ def main() -> None:
     for line in sys.stdin:
         try:
             found = answer(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            found = {"errors": {"": f"cannot read what was asked: {error}"}}
         except MemoryError:
             found = {"errors": {"": "it needs too much memory: fewer axes, levels or devices need less"}}
         sys.stdout.write(json.dumps(found, separators=(",", ":"), allow_nan=False) + "\n")
