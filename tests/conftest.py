@@ -1,4 +1,5 @@
 import os
+import signal
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"  # before anything imports JAX
 
@@ -8,3 +9,7 @@ from hypothesis import settings
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# Tests send signals to processes that they start; some shells start what is in the background to ignore them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)

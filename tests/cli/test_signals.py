@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -48,3 +51,22 @@ def test_a_signal_does_not_interrupt_a_fork(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Interrupted, match="interrupted by SIGTERM"), interrupting():
         fork(lambda: None)
     assert seen == ["forked"]
+
+
+def test_signals_that_a_process_is_started_to_ignore_stay_ignored() -> None:
+    """As nohup does with SIGHUP, and shells with the SIGINT of what they start in the background."""
+    code = """if True:
+        import os, signal
+        from meshwright.runtime.signals import Interrupted, end_at_once, interrupting
+        try:
+            with interrupting():
+                os.kill(os.getpid(), signal.SIGHUP)
+                end_at_once()
+                os.kill(os.getpid(), signal.SIGHUP)
+                os.kill(os.getpid(), signal.SIGINT)
+        except Interrupted as ended:
+            print(ended)
+    """
+    ignoring = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    done = subprocess.run([sys.executable, "-c", code], preexec_fn=ignoring, capture_output=True, text=True, check=True)
+    assert done.stdout == "interrupted by SIGINT\n"

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
-from meshwright.runtime.signals import Interrupted, interrupting
+from meshwright.runtime.signals import ENDING, Interrupted, interrupting
 
 VERBS = {
     "accuracy": "Compare measurements of `bench` with predictions.",
@@ -73,7 +73,8 @@ class _Group(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; a signal lets it clean up, and then ends it with the exit code that shells expect."""
-        if not args and "args" not in kwargs:  # a process of its own: after this, signals end it without a word
+        alone = not args and "args" not in kwargs
+        if alone and signal.SIGINT in ENDING:  # a process of its own: after this, signals end it without a word
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             with interrupting():

@@ -1,7 +1,6 @@
 """`meshwright launch`: run a script that nobody changed with a plan."""
 
 import os
-import signal
 import sys
 from importlib import metadata
 from importlib.util import find_spec
@@ -12,7 +11,6 @@ import click
 from meshwright.cli import options
 from meshwright.errors import EngineError, MeshwrightError, SpecError
 from meshwright.runtime.dropin import AXES, LAUNCHERS, PLAN, RECORD, RERANK, STEPS, TUNE, launched, prepare
-from meshwright.runtime.signals import IGNORED
 
 ENTRY = "torch.backends"
 """The group of entry points that PyTorch calls when it is imported."""
@@ -99,8 +97,6 @@ def launch(
         raise
     sys.stdout.flush()
     words = [*interpreter_options(sys.orig_argv), *(["-m"] if module else []), script, *arguments]
-    for number in IGNORED:  # the command line handles them, and the script would not ignore them any more
-        signal.signal(number, signal.SIG_IGN)
     os.execve(sys.executable, [sys.executable, *words], environment)
 
 

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-IGNORED = tuple(number for number in ENDING if signal.getsignal(number) is signal.SIG_IGN)
-"""Those that this process was started to ignore, as by nohup, or in the background of a script."""
+ENDING = tuple(number for number in _ASKING if signal.getsignal(number) is not signal.SIG_IGN)
+"""Without those that this process was started to ignore, as by nohup, or in the background of a script."""
 
 
 class Interrupted(BaseException):
@@ -92,8 +92,9 @@ def fork(work: Callable[[], int | None], end: Callable[[int], object] = os._exit
 def end_at_once() -> None:
     """Have SIGTERM and SIGHUP end this process as it is: a rank that waits inside a library could not clean up."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+        for number in ENDING:
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def die_with_parent(parent: int, number: int) -> None:
