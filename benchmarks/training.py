@@ -136,7 +136,7 @@ def made(setup: Setup, script: str, way: str, testbed: str) -> tuple[Path, float
     command += ["--placement-only"] if way == "placement" else []
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT)
     if way == "tuned":
-        tune = [sys.executable, "-m", "meshwright", "tune", str(path), "--testbed", testbed]
+        tune = [sys.executable, "-m", "meshwright", "tune", str(path), "--testbed", testbed, "--device", setup.device]
         subprocess.run(tune, check=True, capture_output=True, timeout=LIMIT)
     plan = read_plan(path)
     return path, plan.default_seconds if way == "placement" else plan.seconds
