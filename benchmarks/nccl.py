@@ -115,6 +115,11 @@ def _cells(one: Outcome) -> str:
     return f"{format_seconds(one.measured)} | {format_seconds(one.predicted)} | {one.error:+.1%}"
 
 
+def pairs(name: str) -> list[Pair]:
+    """What was measured on a system, beside the predictions."""
+    return join(read_measurements(RESULTS / f"nccl-{name}.jsonl"), LIBRARY)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", action="store_true", help="measure nothing")
@@ -127,7 +132,7 @@ def main() -> None:
             with temporary(system, f"nccl{os.getpid()}") as bed:
                 job = Job(system, wanted(spec, payloads), out, PATIENCE, timeout=60.0, device="cuda")
                 measure_on(bed, job)
-        found[name] = join(read_measurements(out), LIBRARY)
+        found[name] = pairs(name)
     DOCUMENT.write_text(page(found))
 
 

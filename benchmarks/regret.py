@@ -50,6 +50,8 @@ BURST = 18_000
 """Two packets: with more, small payloads would cross the links of devices in no time."""
 CHUNKS = (2, 4, 8, 16)
 PATIENCE = Patience(least=3, most=15, width=0.02, budget=8.0)
+MINIATURE, LITTLE = "node=2@20Mbit/s,gpu=2@100Mbit/s", 1 << 18
+"""The system and the payload that the tests measure, once each."""
 
 
 def planned(spec: str, payload: int, chunks: int) -> Plan:
@@ -64,6 +66,7 @@ def planned(spec: str, payload: int, chunks: int) -> Plan:
         placement=at,
         top=1,
         max_chunks=chunks,
+        ranges=False,
     )
     return found.candidates[0]
 
@@ -79,15 +82,19 @@ def case(spec: str, payload: int) -> Case:
     return case_of(steps.placement, Reduction(("data",), payload), LIBRARY, list(dict.fromkeys(texts)))
 
 
-def file(spec: str) -> Path:
-    return RESULTS / f"regret-{spec.replace('=', '-').replace(',', '-').replace('/', '').replace('@', '-')}.jsonl"
+def file(spec: str, folder: Path = RESULTS) -> Path:
+    """The measurements of a system."""
+    return folder / f"regret-{spec.replace('=', '-').replace(',', '-').replace('/', '').replace('@', '-')}.jsonl"
 
 
-def measure(spec: str, payloads: Sequence[int]) -> None:
+def measure(
+    spec: str, payloads: Sequence[int] = PAYLOADS, folder: Path = RESULTS, patience: Patience = PATIENCE
+) -> None:
     """Measure one system."""
     system = parse_system(spec)
     with temporary(system, f"regret{os.getpid()}", BURST) as bed:
-        measure_on(bed, Job(system, [case(spec, payload) for payload in payloads], file(spec), PATIENCE, timeout=60.0))
+        wanted = [case(spec, payload) for payload in payloads]
+        measure_on(bed, Job(system, wanted, file(spec, folder), patience, timeout=60.0))
 
 
 @dataclass(frozen=True)
@@ -116,11 +123,11 @@ def row(spec: str, pair: Pair) -> Row:
     return Row(spec, pair.bytes, own, chosen, min(own, *by_program.values()), pair.bound, errors)
 
 
-def rows() -> list[Row]:
+def rows(specs: Sequence[str] = (*STUDIED, *OTHERS), folder: Path = RESULTS) -> list[Row]:
     """All that was measured."""
     found = []
-    for spec in (*STUDIED, *OTHERS):
-        pairs = join(read_measurements(file(spec)), LIBRARY)
+    for spec in specs:
+        pairs = join(read_measurements(file(spec, folder)), LIBRARY)
         found += [row(spec, pair) for pair in sorted(pairs, key=lambda pair: pair.bytes)]
     return found
 
@@ -168,14 +175,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="how many systems are measured at a time")
     parser.add_argument("--system", action="append", help="only this one")
     parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--miniature", type=Path, metavar="FOLDER", help="only a small system, into another folder")
     options = parser.parse_args()
+    if options.miniature:
+        measure(MINIATURE, [LITTLE], options.miniature, Patience(least=1, most=1))
+        return
     if options.report:
         DOCUMENT.write_text(page(rows()))
         print(DOCUMENT.read_text())
         return
     specs = options.system or [*STUDIED, *OTHERS]
     if len(specs) == 1:
-        measure(specs[0], PAYLOADS)
+        measure(specs[0])
         return
     waiting, running = list(specs), list[subprocess.Popen[bytes]]()
     while waiting or running:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from benchmarks import nccl, regret
 
 import meshwright
 from meshwright import (
@@ -436,6 +437,11 @@ OTHERS = {
     "--xla",
 }
 """Options of torchrun, mpirun, srun, lstopo, mypy, XLA and our own benchmarks that the prose names."""
+
+
+def test_pages_of_measurements_are_what_the_measurements_give() -> None:
+    assert regret.DOCUMENT.read_text() == regret.page(regret.rows())
+    assert nccl.DOCUMENT.read_text() == nccl.page({name: nccl.pairs(name) for name in nccl.SYSTEMS})
 
 
 def test_options_in_the_prose_exist() -> None:

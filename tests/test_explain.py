@@ -9,14 +9,17 @@ from meshwright import (
     Placement,
     Reduction,
     System,
+    Timed,
     load_system,
     parse_axes,
     parse_reduction,
+    parse_system,
     plan,
     preset,
 )
-from meshwright.planning.explain import better_plans, what_would_help, why
+from meshwright.planning.explain import better_plans, other_libraries, undecided, what_would_help, why
 from meshwright.planning.planner import Planner
+from meshwright.planning.tuning import choose, own_program, retuned
 from tests.strategies import A100
 
 SYSTEMS = {
@@ -62,6 +65,31 @@ def test_better_plans_on_the_same_system_are_named() -> None:
     assert chunks.seconds < 0.99 * worst.seconds
     best = plan(system, {"data": 16}, what, library="ring", max_chunks=16).candidates[0]
     assert better_plans(best) == []
+
+
+def test_other_libraries_for_the_same_hardware_and_what_predictions_cannot_tell() -> None:
+    system, what = parse_system("node=2@1GB/s+5us,gpu=4@8GB/s+1us"), [Reduction(("data",), 2**24)]
+    gloo, openmpi, ring = (
+        plan(system, {"data": 8}, what, library=name, max_chunks=1).candidates[0]
+        for name in ("gloo", "openmpi", "ring")
+    )
+    (other,) = other_libraries(gloo)
+    assert other.change == "plan --library openmpi"
+    assert other.seconds == pytest.approx(openmpi.seconds)
+    assert other.seconds < 0.95 * gloo.seconds
+    assert other_libraries(openmpi) == other_libraries(ring) == []
+    fitted = replace(gloo, library=replace(gloo.library, name="gloo-calibrated", call=0.0))
+    assert other_libraries(fitted) == []
+    near = plan(system, {"data": 8}, [Reduction(("data",), 2**26)], library="gloo").candidates[0]
+    (planned,) = near.reductions
+    assert planned.chunks > 1
+    longer = "all-reduce over data, 64MiB: the library's own would take at most 5% longer"
+    for share, said in ((1.06, []), (1.04, [longer])):
+        own = Timed(2**26, own_program(near, planned), share * planned.seconds)
+        assert undecided(replace(near, communications=(replace(planned, alternatives=(own,)),))) == said
+    times = {planned.pipelined: [1.0, 1.0]}
+    tuned = retuned(near, {0: [choose(near, planned, 2**26, (2**25, 2**27), "torch", times)]})
+    assert undecided(tuned) == []
 
 
 def test_what_would_help_names_the_bottleneck_first() -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from benchmarks import regret
 from benchmarks.study import MINIATURE, joined, miniature_cases
 
 from meshwright import Reduction, load_library, parse_program, parse_system, plan, read_plan, write_plan
@@ -48,6 +49,29 @@ def test_the_study_in_miniature(tmp_path: Path) -> None:
     assert data["failed"] == []
     assert data["systems"][MINIATURE.system]["pairs"] == len(wanted) == len(joined(MINIATURE, GLOO, tmp_path))
     assert "| best speedup |" in (tmp_path / "study.md").read_text()
+
+
+def test_regret_in_miniature(tmp_path: Path) -> None:
+    if reason := missing_rights():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "benchmarks.regret", "--miniature", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = read_measurements(regret.file(regret.MINIATURE, tmp_path))
+    texts = [one.program for one in found]
+    assert len(set(texts)) == len(texts) >= 6
+    assert [one.failed for one in found] == [None] * len(found)
+    chosen = regret.planned(regret.MINIATURE, regret.LITTLE, regret.MOST)
+    assert {DEFAULT_PROGRAM, chosen.program_text(chosen.reductions[0])} <= set(texts)
+    for one in found:
+        # A ring over all sends 1.5 payloads between nodes; steps that scatter first send one, beside small messages.
+        assert one.links is not None
+        sent = one.links["node"] / regret.LITTLE
+        assert sent >= 1.5 if one.program == DEFAULT_PROGRAM else 1 <= sent < 1.4, one.program
+    (row,) = regret.rows([regret.MINIATURE], tmp_path)
+    assert row.chosen is not None
+    assert row.best <= min(row.own, row.chosen)
+    assert len(row.errors) == sum("chunks" in text for text in texts)
 
 
 def expected_bytes(program: str, matrix: list[list[int]], over: list[str], size: int) -> dict[str, float] | None:

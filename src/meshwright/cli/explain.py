@@ -7,9 +7,18 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table
-from meshwright.cli.ranking import print_ranges
+from meshwright.cli.ranking import print_ranges, print_undecided
 from meshwright.language.program import step_text
-from meshwright.planning.explain import Help, better_plans, costs_of, what_would_help, why, why_transfer
+from meshwright.planning.explain import (
+    Help,
+    better_plans,
+    costs_of,
+    other_libraries,
+    undecided,
+    what_would_help,
+    why,
+    why_transfer,
+)
 from meshwright.planning.plan import Plan, Planned, Tuned
 from meshwright.planning.planfile import read_plan
 from meshwright.planning.tuning import own_program
@@ -23,7 +32,7 @@ from meshwright.text.units import format_amount, format_bandwidth, format_bytes,
 def explain(plan_path: Path, as_json: bool) -> None:
     """Show per step and level where the time of the plan file PLAN goes, what the bottleneck is and what would help."""
     plan = read_plan(plan_path)
-    helps, better = what_would_help(plan), better_plans(plan)
+    helps, better = what_would_help(plan), [*better_plans(plan), *other_libraries(plan)]
     if as_json:
         print_json(
             {
@@ -32,6 +41,7 @@ def explain(plan_path: Path, as_json: bool) -> None:
                 "steps": [_document(plan, planned) for planned in plan.reductions],
                 "what_would_help": [{"change": h.change, "seconds": h.seconds} for h in helps],
                 "better_plans": [{"change": h.change, "seconds": h.seconds} for h in better],
+                "undecided": undecided(plan),
             }
         )
         return
@@ -52,6 +62,7 @@ def explain(plan_path: Path, as_json: bool) -> None:
     if better:
         click.echo("\nWhat would help, on the same system:")
         _print_helps(plan, better)
+    print_undecided(plan)
     for planned in plan.reductions:
         _print_others(plan, planned)
 

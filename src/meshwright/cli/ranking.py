@@ -9,7 +9,7 @@ from meshwright.cli.workload import DESCRIBED, described, print_needs
 from meshwright.export.mesh import mesh_code
 from meshwright.language.program import device_groups, step_text
 from meshwright.planning.constraints import Constraint
-from meshwright.planning.explain import why
+from meshwright.planning.explain import other_libraries, undecided, why
 from meshwright.planning.orders import Habit, MeshAlone, gain, mesh_alone
 from meshwright.planning.plan import Plan, Planned, ratio
 from meshwright.planning.ranking import Ranking
@@ -78,8 +78,26 @@ def print_answer(answer: Answer) -> None:
             click.echo()
             _print_program(best, planned)
     _print_mesh(answer)
+    if not answer.placement_only:
+        _print_more(best)
     if answer.habits:
         _print_habits(answer.habits, best)
+
+
+def _print_more(best: Plan) -> None:
+    """What else may be faster on the same system: another library, or what only measuring can tell."""
+    for each in other_libraries(best):
+        gain = f"{format_seconds(each.seconds)}, {ratio(best.seconds, each.seconds):.2f}x faster"
+        click.echo(f"\nAnother library on the same placement: {each.change}: {gain}")
+    print_undecided(best)
+
+
+def print_undecided(plan: Plan) -> None:
+    """What predictions cannot tell, and measuring can."""
+    if found := undecided(plan):
+        click.echo("\nMore than predictions can tell; `meshwright tune` measures it where the plan runs:")
+        for line in found:
+            click.echo(f"  {line}")
 
 
 def _library(best: Plan) -> str:

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 
 from meshwright.cost.bound import bound
+from meshwright.cost.library import library_names, load_library
 from meshwright.cost.model import StepCost
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
+from meshwright.language.program import Pipelined
 from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import count_placements
 from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds, ratio
@@ -15,6 +17,12 @@ from meshwright.workload.communication import exposed
 
 CUT, FEW = 16, 100
 """In how many chunks another plan may cut the payload, and how many placements are few."""
+
+SAME_HARDWARE = (("nccl", "nccl-sockets"), ("gloo", "openmpi"))
+"""Built-in libraries that run on the same hardware."""
+
+ERROR = 0.05
+"""What predicted times are off by, about: less in the median, more for small payloads (docs/regret.md)."""
 
 NOTABLE = 1.05
 """What makes the bound smaller by this factor is said where the bound is shown."""
@@ -204,6 +212,52 @@ def better_plans(plan: Plan) -> list[Help]:
         rows = [list(row) for row in best.placement.matrix]
         found.append(Help(f"another placement, {rows} for {', '.join(best.placement.axes)}", best.seconds))
     return sorted([each for each in found if each.seconds < 0.99 * plan.seconds], key=lambda each: each.seconds)
+
+
+def other_libraries(plan: Plan) -> list[Help]:
+    """What a plan on the same placement for another built-in library would bring that runs on the same hardware.
+
+    Only what saves more than predictions are off by is named.
+    """
+    name, at = plan.library.name, plan.placement
+    if name not in library_names() or load_library(name) != plan.library:
+        return []  # a calibrated library is not compared with one that is not
+    chunks = max([planned.chunks for planned in plan.reductions], default=1)
+    what = [planned.communication for planned in plan.communications]
+    others = [other for family in SAME_HARDWARE if name in family for other in family if other != name]
+    found = [
+        Help(f"plan --library {other}", Planner(at.system, at.sizes, what, other, max_chunks=chunks).plan(at).seconds)
+        for other in others
+    ]
+    return [each for each in found if each.seconds < (1 - ERROR) * plan.seconds]
+
+
+def undecided(plan: Plan) -> list[str]:
+    """For which reductions something quite different is predicted to be as fast as predictions can tell, in words.
+
+    Quite different are the library's own collective, steps one after the other, and chunks.
+    """
+    found = []
+    for planned in plan.reductions:
+        one = planned.communication
+        if planned.pipelined is None or planned.tuned_at(one.bytes):
+            continue
+        near = [each.pipelined for each in planned.alternatives if each.seconds <= (1 + ERROR) * planned.seconds]
+        kinds = [kind for kind in dict.fromkeys(map(_kind, near)) if kind != _kind(planned.pipelined)]
+        if kinds:
+            what = f"{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}"
+            found.append(f"{what}: {' and '.join(kinds)} would take at most {ERROR:.0%} longer")
+    return found
+
+
+def _kind(pipelined: Pipelined) -> str:
+    """What kind of programs these are. All steps over the same groups are what the library's own collective does too:
+    a ring all-reduce is a ReduceScatter and an AllGather.
+    """
+    if pipelined.chunks > 1:
+        return "chunks"
+    apart = len({step.grouping for step in pipelined.program.steps}) > 1
+    return "steps without chunks" if apart else "the library's own"
 
 
 def costs_of(plan: Plan, planned: Planned) -> list[StepCost]:
