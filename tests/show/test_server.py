@@ -117,7 +117,7 @@ def test_a_search_that_takes_too_long_is_ended_and_says_so() -> None:
         ({"system": "/etc/passwd"}, "system", "unknown preset '/etc/passwd'"),
         ({"system": "cluster.yaml"}, "system", "unknown preset 'cluster.yaml'"),
         ({"system": "a=1,b.yaml"}, "system", "is not NAME=COUNT"),
-        ({"system": "node=2,gpu=4"}, "", "has no bandwidth"),
+        ({"system": "node=2,gpu=4"}, "system", "has no bandwidth"),
         ({"axes": "data=4,tensor=3"}, "axes", "tensor=2 would fit"),
         ({"axes": "data"}, "axes", "is not NAME=COUNT"),
         ({"reductions": ""}, "reductions", "expected at least one reduction"),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from meshwright.cost.library import library_names
 from meshwright.errors import MeshwrightError, PlacementError, SpecError
+from meshwright.placement.layout import check_links
 from meshwright.placement.placement import check_fit, parse_axes
 from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
 from meshwright.planning.planner import plan
@@ -85,6 +86,7 @@ def _asked(document: Any) -> Asked:
 
 def _view(asked: Asked) -> dict[str, Any]:
     system = _read("system", lambda: named_system(asked.system.strip()))
+    _read("system", lambda: check_links(system))
     axes = _read("axes", lambda: parse_axes(asked.axes))
     library = _read("library", lambda: one_of(library_names(), "library", asked.library) if asked.library else None)
     constraints = _read("constraints", lambda: [_constraint(line) for line in _lines(asked.constraints)])
