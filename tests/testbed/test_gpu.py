@@ -13,7 +13,7 @@ SMI = "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n"
 
 MPS = """#!/bin/sh
 if [ "$1" = -f ]; then
-    echo $$ > "$CUDA_MPS_PIPE_DIRECTORY/control"
+    echo $$ > "$CUDA_MPS_PIPE_DIRECTORY/new" && mv "$CUDA_MPS_PIPE_DIRECTORY/new" "$CUDA_MPS_PIPE_DIRECTORY/control"
     while [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/quit" ]; do sleep 0.02; done
 else
     read word && [ "$word" = quit ] && touch "$CUDA_MPS_PIPE_DIRECTORY/quit"
