@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots web format clean
+.PHONY: demo test lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots docs web format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -60,6 +60,11 @@ pictures: $(VENV)/.installed
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python docs/screenshots.py
+
+# The docs as a site, in build/site; a warning is an error. The variable leaves out a notice that is none about these docs.
+docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The page of `meshwright show` and `meshwright explore`, from web/ to src/meshwright/show/assets. It needs Node.
 web:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+from drawings import draw
 
 from meshwright import parse_reduction, plan, preset
 
@@ -65,6 +66,7 @@ def main() -> None:
     """Draw them all."""
     PICTURES.mkdir(exist_ok=True)
     placements()
+    draw(PICTURES)
 
 
 if __name__ == "__main__":

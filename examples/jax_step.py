@@ -1,7 +1,7 @@
 """A data-parallel step in JAX with a plan: the three lines marked with >>> are all that is added, and the mesh is the
 plan's.
 
-meshwright plan --system node=2@1GB/s,gpu=4@8GB/s --axes data=8 --reduce data=1MiB --no-rooted --out plan.json
+meshwright plan --system node=2@1GB/s,gpu=4@8GB/s --axes data=8 --reduce data=1MiB --engine jax --out plan.json
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/jax_step.py plan.json
 """
 

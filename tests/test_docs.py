@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -159,6 +160,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(traces / f"nccl_trace_rank_{rank}.json", tmp_path / f"nccl_trace_rank_{rank}")
     write(tmp_path / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", {"data": 4, "tensor": 2})
     write(tmp_path / "racks.json", "rack=2@1GB/s,node=2@2GB/s,gpu=4@8GB/s", {"data": 8, "tensor": 2})
+    (profile,) = (block for block in BLOCKS if block.page == "profile.md" and block.language == "yaml")
+    (tmp_path / "mine.yaml").write_text(profile.text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -226,6 +229,7 @@ def test_names_in_code_are_known(block: Block) -> None:
     """Nothing is used that is neither imported, nor made, nor plainly the reader's own."""
     own = {
         "README.md": ["model"],
+        "quickstart.md": ["model"],
         "engines.md": ["model", "tensor", "other", "fully_shard", "plan", "array", "step", "weights", "batch"],
     }.get(block.page, [])
     text = "".join(f"{name} = None\n" for name in own) + block.text
@@ -247,6 +251,15 @@ def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> 
     (readme,) = code("README.md", "load_system")
     exec(readme, {})
     assert capsys.readouterr().out.splitlines()[-1] == "AllReduce all"
+    (reading,) = code("reading.md", "load_system")
+    exec(reading, {})
+    assert capsys.readouterr().out.splitlines()[-1] == "AllReduce all"
+    (described,) = code("describe.md", "Level(")
+    exec(described, {})
+    assert "4 gpus inside one node" in capsys.readouterr().out
+    (counted,) = code("ideas.md", "count_placements")
+    exec(counted, {})
+    assert capsys.readouterr().out.splitlines()[-1] == "11"
     (step,) = code("workloads.md", "Workload(")
     names: dict[str, Any] = {}
     exec(step, names)
@@ -259,14 +272,15 @@ def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_code_for_pytorch_runs(tmp_path: Path) -> None:
     engines = "\n".join(code("engines.md", "meshwright.torch"))
     (readme,) = code("README.md", "meshwright.torch")
+    (quick,) = code("quickstart.md", "meshwright.torch")
     blocks = []
-    for text, axes in ((engines, {"data": 4, "tensor": 2}), (readme, {"data": 8})):
-        folder = tmp_path / str(len(axes))
+    for text, axes in ((engines, {"data": 4, "tensor": 2}), (readme, {"data": 8}), (quick, {"data": 8})):
+        folder = tmp_path / str(len(blocks))
         folder.mkdir()
         write(folder / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", axes)
         blocks.append((text, str(folder)))
     outcomes = run_ranks("tests.torch.documented:run_blocks", 8, blocks, limit=300.0)
-    results = [[4.0], [1.0]]  # the sum of four ones, averaged then; and nothing was done to the other
+    results = [[4.0], [1.0], [1.0]]  # the sum of four ones, averaged then; and nothing was done to the others
     assert [(outcome.error, outcome.result) for outcome in outcomes] == [("", results)] * 8
 
 
@@ -277,6 +291,14 @@ def test_the_code_for_jax_runs(workplace: Path) -> None:
     names: dict[str, Any] = {"plan": read_plan(workplace / "plan.json")}
     exec(block, names)
     assert np.array_equal(np.asarray(names["reduced"](np.arange(8.0))), [12.0, 16.0])
+
+
+@pytest.mark.usefixtures("workplace")
+def test_the_quick_start_of_jax_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("plan.json"), "node=2@1GB/s,gpu=4@8GB/s", {"data": 8})
+    (block,) = code("quickstart.md", "meshwright.jax")
+    exec(block, {})
+    assert capsys.readouterr().out == "[64.]\n"
 
 
 def test_the_code_for_compiled_programs_runs() -> None:
@@ -300,13 +322,15 @@ def test_the_code_for_compiled_programs_runs() -> None:
 
 def test_the_code_for_mpi_runs(tmp_path: Path) -> None:
     (block,) = code("engines.md", "meshwright.mpi")
-    write(tmp_path / "plan.json", "node=1@1GB/s,gpu=1@8GB/s", {"data": 1, "tensor": 1})
+    (quick,) = code("quickstart.md", "meshwright.mpi")
+    write(tmp_path / "plan.json", "node=1@1GB/s,gpu=1@8GB/s", {"data": 1})
     before = (
         "import numpy\nfrom pathlib import Path\nfrom meshwright import read_plan\n"
         f"plan, array = read_plan(Path({str(tmp_path / 'plan.json')!r})), numpy.ones(4)\n"
     )
-    command = [sys.executable, "-c", before + block + "assert array.sum() == 4\n"]  # importing MPI makes it a rank
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    after = "assert array.sum() == 4 and gradient.sum() == 1000\n"
+    command = [sys.executable, "-c", before + block + quick + after]  # importing MPI makes it a rank
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -320,7 +344,7 @@ def test_the_files_shown_can_be_read(tmp_path: Path) -> None:
             (reader,) = (reader for key, reader in kind.items() if key in block.text)
             reader(str(path))
             read += 1
-    assert read == 4
+    assert read == 6
 
 
 def test_constraints_are_written_in_python_as_the_table_says() -> None:
@@ -398,8 +422,8 @@ def test_the_dependencies_are_those_of_the_package() -> None:
     listed = [re.split(r"[><=]", requirement)[0].lower() for requirement in project["dependencies"]]
     rows = [row.split("|")[1].strip().lower() for row in table.split("\n\n")[1].splitlines()[2:]]
     assert [row for row in rows if not row.startswith("extra")] == listed
-    for requirement in [*extras["dev"], *extras["report"], *extras["explore"]]:
-        assert re.split(r"[><=]", requirement)[0].lower() in table
+    for requirement in [*extras["dev"], *extras["report"], *extras["explore"], *extras["docs"]]:
+        assert re.split(r"[\[><=]", requirement)[0].lower() in table
     imports = third_party()
     modules_of = {"pyyaml": "yaml", "torch": "torch", "jax": "jax", "mpi": "mpi4py", "report": "matplotlib"}
     needed = {modules_of.get(name, name) for name in (*listed, "torch", "jax", "mpi", "report")}
@@ -485,3 +509,29 @@ def test_links_lead_somewhere() -> None:
                 assert found[1] in targets, f"{page.name}: `{span}`"
             if re.fullmatch(r"(src|docs|scripts|examples|benchmarks|tests)/[\w./-]+", span):
                 assert (ROOT / span).exists(), f"{page.name}: `{span}`"
+
+
+# The site
+
+
+def test_the_site_has_every_page_once() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    from_root = {"index.md", "changelog.md", "contributing.md"}  # docs/hooks.py makes them of README.md and so on
+    assert sorted(re.findall(r"\S+\.md$", nav, re.MULTILINE)) == sorted(
+        from_root | {page.name for page in (ROOT / "docs").glob("*.md")}
+    )
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    named = re.findall(r"^::: meshwright\.(\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    offered = list(meshwright.__all__)
+    for module in ("torch/__init__.py", "jax.py", "mpi/__init__.py", "testbed/__init__.py"):
+        text = (ROOT / "src" / "meshwright" / module).read_text()
+        lists = "".join(re.findall(r"^__all__ \+?= \[.*?\]", text, re.MULTILINE | re.DOTALL))
+        offered += [f"{re.split('[/.]', module)[0]}.{name}" for name in re.findall(r'"(\w+)"', lists)]
+    assert sorted(named) == sorted(offered)
+
+
+def test_the_drawings_are_what_the_package_gives() -> None:
+    for name, draw in runpy.run_path(str(ROOT / "docs" / "drawings.py"))["DRAWINGS"].items():
+        assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == draw(), "make pictures draws it again"
