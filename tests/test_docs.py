@@ -228,7 +228,6 @@ def test_examples_of_help_are_accepted() -> None:
 def test_names_in_code_are_known(block: Block) -> None:
     """Nothing is used that is neither imported, nor made, nor plainly the reader's own."""
     own = {
-        "README.md": ["model"],
         "quickstart.md": ["model"],
         "engines.md": ["model", "tensor", "other", "fully_shard", "plan", "array", "step", "weights", "batch"],
     }.get(block.page, [])
@@ -248,9 +247,6 @@ def code(page: str, *parts: str) -> list[str]:
 
 
 def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (readme,) = code("README.md", "load_system")
-    exec(readme, {})
-    assert capsys.readouterr().out.splitlines()[-1] == "AllReduce all"
     (reading,) = code("reading.md", "load_system")
     exec(reading, {})
     assert capsys.readouterr().out.splitlines()[-1] == "AllReduce all"
@@ -271,16 +267,15 @@ def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_code_for_pytorch_runs(tmp_path: Path) -> None:
     engines = "\n".join(code("engines.md", "meshwright.torch"))
-    (readme,) = code("README.md", "meshwright.torch")
     (quick,) = code("quickstart.md", "meshwright.torch")
     blocks = []
-    for text, axes in ((engines, {"data": 4, "tensor": 2}), (readme, {"data": 8}), (quick, {"data": 8})):
+    for text, axes in ((engines, {"data": 4, "tensor": 2}), (quick, {"data": 8})):
         folder = tmp_path / str(len(blocks))
         folder.mkdir()
         write(folder / "plan.json", "node=2@1GB/s,gpu=4@8GB/s", axes)
         blocks.append((text, str(folder)))
     outcomes = run_ranks("tests.torch.documented:run_blocks", 8, blocks, limit=300.0)
-    results = [[4.0], [1.0], [1.0]]  # the sum of four ones, averaged then; and nothing was done to the others
+    results = [[4.0], [1.0]]  # the sum of four ones, averaged then; and nothing was done to the other
     assert [(outcome.error, outcome.result) for outcome in outcomes] == [("", results)] * 8
 
 
@@ -376,7 +371,7 @@ def first_column(page: Path, after: str) -> list[str]:
 
 
 def test_the_tables_are_complete() -> None:
-    verbs = [words.split()[1] for words in first_column(ROOT / "README.md", "## Use")]
+    verbs = [words.split()[1] for words in first_column(ROOT / "docs" / "cli.md", "## The verbs")]
     assert sorted(verbs) == sorted(VERBS)
     assert sorted(first_column(ROOT / "docs" / "cost.md", "## What a group sends")) == sorted(ALGORITHMS)
 
@@ -443,7 +438,7 @@ def test_which_commands_take_json() -> None:
         for sub in subs:
             if not sub.hidden and "as_json" not in {parameter.name for parameter in sub.params}:
                 without.append(name if sub is verb else f"{name} {sub.name}")
-    said = re.search(r"takes `--json`: all but ([^.]+)\.", (ROOT / "README.md").read_text())
+    said = re.search(r"takes `--json`: all but ([^.]+)\.", (ROOT / "docs" / "cli.md").read_text())
     assert said is not None
     assert sorted(re.findall(r"`([^`]+)`", said[1])) == sorted(without)
 
