@@ -268,7 +268,7 @@ def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_code_for_pytorch_runs(tmp_path: Path) -> None:
     engines = "\n".join(code("engines.md", "meshwright.torch"))
     (quick,) = code("quickstart.md", "meshwright.torch")
-    blocks = []
+    blocks: list[tuple[str, str]] = []
     for text, axes in ((engines, {"data": 4, "tensor": 2}), (quick, {"data": 8})):
         folder = tmp_path / str(len(blocks))
         folder.mkdir()
