@@ -1,7 +1,7 @@
 """Discovery by measurement on emulated clusters: is the hierarchy found, and how sure is it?
 
 `python -m benchmarks.discovery` needs root. On every cluster a job is started whose hosts are shuffled; its ranks
-measure, and what they find is compared with the truth. Each result is written as it comes, and what is there is not
+measure, and what they find is compared with the truth. Each result is written as it comes, and what a pass has is not
 measured again; with `--report` nothing is. It writes the table of docs/discovery.md.
 """
 
@@ -132,49 +132,63 @@ def one(spec: str, number: int) -> dict[str, Any]:
     with temporary(system, f"discovery{os.getpid()}", BURST) as bed:
         found = measure_on(bed, order, bed.port() + number)
     right = found.get("levels") is not None and [level["groups"] for level in found["levels"]] == groups(system, order)
-    return {"system": spec, "order": order, "right": right, **found}
+    levels = found.get("levels", [])
+    sizes, rates = [len(level["groups"]) for level in levels], [level["rate"] for level in levels]
+    return {"system": spec, "order": order, "right": right, "sizes": sizes, "rates": rates, **found}
 
 
-def read() -> dict[str, dict[str, Any]]:
-    """What was measured, by cluster; of several results of one, the last counts."""
+def read() -> list[dict[str, Any]]:
+    """What was measured."""
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return {entry["system"]: entry for entry in map(json.loads, lines)}
+    return [json.loads(line) for line in lines]
 
 
 def row(entry: dict[str, Any]) -> str:
     """A line of the table."""
-    system = parse_system(entry["system"])
     said = "right" if entry["right"] else "WRONG"
-    rates = ", ".join(format_bandwidth(level["rate"]) for level in entry.get("levels", []))
-    counts = " x ".join(str(len(level["groups"])) for level in entry.get("levels", [])) or entry.get("failed", "")
-    confidence, seconds = f"{entry.get('confidence', 0.0):.3f}", f"{entry.get('seconds', 0.0):.0f} s"
-    cells = [f"`{entry['system']}`", f"{ratio(system):.2g}", said, counts, rates, confidence]
-    return f"| {' | '.join([*cells, str(entry.get('rounds', '')), seconds])} |"
+    rates = ", ".join(map(format_bandwidth, entry["rates"]))
+    sizes = " x ".join(map(str, entry["sizes"])) or entry["failed"]
+    cells = [
+        f"`{entry['system']}`",
+        str(entry["pass"]),
+        f"{ratio(parse_system(entry['system'])):.2g}",
+        said,
+        sizes,
+        rates,
+    ]
+    cells += [f"{entry.get('confidence', 0.0):.3f}", str(entry.get("rounds", "")), f"{entry.get('seconds', 0.0):.0f} s"]
+    return f"| {' | '.join(cells)} |"
 
 
-def table(found: dict[str, dict[str, Any]]) -> str:
-    """The table, with a summary."""
-    entries = [found[spec] for spec in CLUSTERS if spec in found]
+def summary(number: int, entries: Sequence[dict[str, Any]]) -> str:
+    """How many of a pass are right."""
     parts = []
-    for name, chosen in (
-        ("2x or more", [entry for entry in entries if ratio(parse_system(entry["system"])) >= 2]),
-        ("less than 2x", [entry for entry in entries if ratio(parse_system(entry["system"])) < 2]),
-    ):
+    for name, wide in (("2x or more", True), ("less", False)):
+        chosen = [entry for entry in entries if (ratio(parse_system(entry["system"])) >= 2) == wide]
         right = sum(entry["right"] for entry in chosen)
         parts.append(f"{right} of {len(chosen)} where rates of neighbouring levels differ by {name}")
     sure = sum(not entry["right"] and entry.get("confidence", 0.0) >= LOW for entry in entries)
     low = sum(entry["right"] and entry["confidence"] < LOW for entry in entries)
-    lines = [
-        f"The hierarchy is right in {' and in '.join(parts)}.",
-        f"Of the wrong ones {sure} have a high confidence, of the right ones {low} a low one (below {LOW}).",
+    return (
+        f"- Pass {number}: right are {' and '.join(parts)}. Wrong with a high confidence: {sure}; right with "
+        f"a low one, below {LOW}: {low}."
+    )
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """The table, with a summary of each pass."""
+    passes = sorted({entry["pass"] for entry in found})
+    lines = [summary(number, [entry for entry in found if entry["pass"] == number]) for number in passes]
+    lines += [
         "",
-        "| cluster | least ratio | result | groups | rates found, outermost first | confidence | rounds | time |",
+        "| cluster | pass | least ratio | result | groups | rates found, outermost first | sure | rounds | time |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += ["|---|---|---|---|---|---|---|---|", *(row(entry) for entry in entries)]
-    return "\n".join(lines)
+    ordered = sorted(found, key=lambda entry: (CLUSTERS.index(entry["system"]), entry["pass"]))
+    return "\n".join([*lines, *map(row, ordered)])
 
 
-def write(found: dict[str, dict[str, Any]]) -> None:
+def write(found: Sequence[dict[str, Any]]) -> None:
     """Put the table into the document."""
     before, begin, rest = DOCUMENT.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -185,15 +199,17 @@ def write(found: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--system", action="append", help="only this cluster")
+    parser.add_argument("--pass", type=int, default=1, dest="number", help="what this pass has is not measured again")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if not options.report:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         importlib.import_module("meshwright.measure.peers.torch")  # before ranks are forked
         for number, spec in enumerate(CLUSTERS):
-            if spec in read() or (options.system and spec not in options.system):
+            done = any(entry["system"] == spec and entry["pass"] == options.number for entry in read())
+            if done or (options.system and spec not in options.system):
                 continue
-            entry = one(spec, number)
+            entry = {"pass": options.number, **one(spec, number)}
             with RESULTS.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
             print(row(entry), flush=True)

@@ -16,6 +16,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+import yaml
 from benchmarks import nccl, regret
 
 import meshwright
@@ -31,7 +32,7 @@ from meshwright import (
 )
 from meshwright.cli import VERBS, main
 from meshwright.cost.algorithms import ALGORITHMS, phases
-from meshwright.cost.library import library_names
+from meshwright.cost.library import library_document, library_names
 from meshwright.language.goals import PROGRAM_GOALS
 from meshwright.system.read import preset_names
 from meshwright.workload.read import workload_names
@@ -151,6 +152,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "topology.conf").write_text(switches)
     found = "levels: [{name: node, count: 4, bandwidth: 8GB/s}, {name: gpu, count: 8, bandwidth: 9GB/s}]"
     (tmp_path / "system.yaml").write_text(found)
+    fitted = "levels: [{name: group, count: 2, bandwidth: 1MB/s}, {name: node, count: 4, bandwidth: 3MB/s}]"
+    (tmp_path / "calibrated.yaml").write_text(fitted)
+    (tmp_path / "library.yaml").write_text(yaml.safe_dump(library_document(load_library("gloo"))))
     sent = "{name: gradients, kind: all-reduce, axes: data, bytes: 64MiB, count: 1}"
     (tmp_path / "step.yaml").write_text(f"name: step\naxes: data=4,tensor=2\ncommunications: [{sent}]\n")
     shutil.copy(ROOT / "tests" / "discovery" / "files" / "dgx-h100.xml", tmp_path / "nccl.xml")

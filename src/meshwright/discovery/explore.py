@@ -39,6 +39,9 @@ TRIED, MOST_TRIED = 2, 4
 SETTLING = 8
 """How many levels are tested again, at most."""
 
+FULL = 0.8
+"""A link that carries more than this share of what the groups inside can send together does not hold them back."""
+
 SLOW_SHARE = 0.12
 """Above this share of slow pairs that no groups explain, the measurements do not decide."""
 
@@ -118,7 +121,7 @@ class Explorer:
         for level, around in pairwise([inner, *found]):
             tied.append((yield from self._tied(level, around.groups)))
         missed = min(self.flat, key=lambda evidence: evidence.confidence, default=certain())
-        return Measured(tuple(reversed(tied)), missed, self.probes.rounds)
+        return Measured(tuple(reversed(_checked(tied))), missed, self.probes.rounds)
 
     def _between(self, fine: Partition, coarse: Partition) -> Probing[list[Found]]:
         """The levels between groups and those around them, from the inside out; by rates, or else by round trips."""
@@ -306,6 +309,19 @@ def _is_better(one: tuple[Clusters, Evidence], other: tuple[Clusters, Evidence])
         for clusters, evidence in (one, other)
     ]
     return merits[0] > merits[1] + log(ENOUGH["rate", True])
+
+
+def _checked(levels: Sequence[Tied]) -> list[Tied]:
+    """Levels from the inside out, with little confidence in those that rates showed, but whose links carry nearly all
+    that the groups inside can send.
+    """
+    checked = list(levels[:1])
+    for inner, level in pairwise(levels):
+        most = len(inner.groups) / len(level.groups) * inner.rate
+        if level.by == "rate" and level.rate > FULL * most:
+            level = replace(level, evidence=replace(level.evidence, confidence=min(level.evidence.confidence, 0.6)))
+        checked.append(level)
+    return checked
 
 
 def _judged(evidence: Evidence, rounds: Sequence[Nearnesses]) -> Evidence:
