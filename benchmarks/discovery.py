@@ -25,7 +25,7 @@ from meshwright.system.model import System
 from meshwright.testbed import Testbed, temporary
 from meshwright.text.units import format_bandwidth
 
-RESULTS = Path(__file__).parent / "results" / "discovery.jsonl"
+RESULTS = Path(__file__).parent / "results" / "discovery" / "clusters.jsonl"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "discovery.md"
 BEGIN, END = "<!-- drawn by python -m benchmarks.discovery -->", "<!-- end of the table -->"
 BURST = 18_000

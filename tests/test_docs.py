@@ -453,6 +453,7 @@ OTHERS = {
     "--exclude",
     "--mca",
     "--of",
+    "--quick",
     "--node-rank",
     "--rdzv-backend",
     "--rankfile",
