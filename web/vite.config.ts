@@ -1,7 +1,9 @@
+/// <reference types="vitest/config" />
 import { defineConfig } from "vite";
 
 // One script and one style sheet, with names that do not change: the package puts them into the page.
 export default defineConfig({
+  test: { testTimeout: 240_000 }, // milliseconds: other tests may keep the machine busy
   esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none", charset: "ascii" },
   build: {
     outDir: "../src/meshwright/show/assets",

@@ -104,6 +104,38 @@ def test_the_library_is_that_of_the_system_unless_it_is_given() -> None:
     assert answer({**system, "library": "ring"})["view"]["library"] == "ring"
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"chunks": "1"}, ["--chunks", "1"]),
+        ({"placement_only": "yes"}, ["--placement-only"]),
+        ({"engine": "jax"}, ["--engine", "jax"]),
+        ({"max_steps": "2", "no_rooted": "yes"}, ["--max-steps", "2", "--no-rooted"]),
+        ({"constraints": "inside tensor=node\nrow data=2,2"}, ["--inside", "tensor=node", "--row", "data=2,2"]),
+    ],
+)
+def test_options_are_those_of_the_command_line(fields: dict[str, str], words: list[str]) -> None:
+    asked = {**ASKED, "system": "node=2@1GB/s+5us,gpu=4@3GB/s", "reductions": "data=64MiB", "library": "nccl"}
+    view = answer({**asked, **fields})["view"]
+    given = ["--system", asked["system"], "--axes", asked["axes"], "--reduce", "data=64MiB", "--library", "nccl"]
+    told = run_json("plan", *given, *words)["candidates"]
+    assert [plan["seconds"] for plan in view["plans"]] == pytest.approx([one["seconds"] for one in told], rel=1e-5)
+    programs = [plan["communications"][0]["program"] for plan in view["plans"]]
+    assert programs == [one["reductions"][0]["program"] for one in told]
+    (line,) = (each["text"] for each in view["snippets"] if each["name"] == "Command line")
+    assert all(word in line for word in words if "tensor" not in word and word not in ("--inside", "--row", "data=2,2"))
+
+
+def test_sizes_are_chosen_as_on_the_command_line() -> None:
+    asked = {"system": "dgx-h100:16", "axes": "", "workload": "dense-70b", "choose": "data,shard,tensor,pipeline"}
+    sizes = answer(asked)["view"]["sizes"]
+    told = run_json("plan", "--system", asked["system"], "--workload", asked["workload"], "--choose", asked["choose"])
+    assert [each["axes"] for each in sizes["best"]] == [
+        ",".join(f"{axis}={size}" for axis, size in one["axes"].items()) for one in told["sizes"]["best"][:8]
+    ]
+    assert (sizes["tried"], sizes["ways"]) == (told["sizes"]["tried"], told["sizes"]["ways"])
+
+
 def test_a_search_that_takes_too_long_is_ended_and_says_so() -> None:
     status, _, body = reply("POST", "/api/view", PAGE, json.dumps(ASKED).encode(), limit=0.001)
     assert status == 200
@@ -129,6 +161,20 @@ def test_a_search_that_takes_too_long_is_ended_and_says_so() -> None:
         ({"constraints": "inside tensor"}, "constraints", "is not AXIS=LEVEL"),
         ({"constraints": "within tensor=node"}, "constraints", "unknown constraint 'within'"),
         ({"constraints": "inside data=gpu"}, "constraints", ""),
+        ({"constraints": "inside data=rack"}, "constraints", "unknown level 'rack'"),
+        ({"chunks": "0"}, "chunks", "expected a whole number from 1 to 64, not '0'; empty means 16"),
+        ({"chunks": "4.5"}, "chunks", "from 1 to 64"),
+        ({"max_steps": "21"}, "max_steps", "from 1 to 20"),
+        ({"engine": "gloo"}, "engine", "unknown engine 'gloo'"),
+        ({"engine": "jax", "reductions": "broadcast:data=1MiB"}, "engine", "no program of at most 5 steps"),
+        ({"no_rooted": "yes", "reductions": "broadcast:data=1MiB"}, "no_rooted", "no program of at most 5 steps"),
+        ({"no_rooted": "on"}, "no_rooted", "expected 'yes'"),
+        ({"placement_only": "true"}, "placement_only", "expected 'yes'"),
+        ({"choose": "data"}, "choose", "for a workload that describes its model"),
+        ({"choose": "data", "workload": "dense-70b"}, "choose", "data is given (4) and to be chosen"),
+        ({"choose": "data,,", "workload": "dense-70b"}, "choose", "axes to choose"),
+        ({"choose": "data", "workload": "dense-7b"}, "workload", "unknown workload"),
+        ({"choose": "data,tensor,pipeline", "axes": "", "workload": "dense-70b"}, "choose", "none of"),
         ({"axes": "x" * (MOST_CHARACTERS + 1)}, "axes", "at most 4000 characters"),
         ({"reductions": "data=1MiB\n" * 100}, "reductions", "at most 64 lines"),
         ({"axes": 7}, "axes", "expected text"),

@@ -10,13 +10,25 @@ from typing import Any
 
 import pytest
 
-from meshwright import Hierarchy, Plan, parse_system, program_graph, read_plan, write_plan
+from meshwright import (
+    Collective,
+    Hierarchy,
+    Library,
+    LibraryRule,
+    Plan,
+    parse_reduction,
+    parse_system,
+    program_graph,
+    read_plan,
+    write_plan,
+)
 from meshwright.language.goals import PROGRAM_GOALS, Goal
 from meshwright.language.program import Pipelined, Program
 from meshwright.language.semantics import State, apply_step, state_of
 from meshwright.placement.hierarchy import digits_of
 from meshwright.planning.plan import DEFAULT_PROGRAM, Measured, Tuned, cost_model, predict
 from meshwright.planning.planner import plan as make_plan
+from meshwright.planning.settings import Settings
 from meshwright.show.snippets import command
 from meshwright.show.timeline import timeline
 from meshwright.show.view import MOST_DRAWN, MOST_PLANS, view_of
@@ -118,6 +130,41 @@ def test_a_plan_from_a_file_is_shown_beside_other_placements(tmp_path: Path) -> 
     assert any(each["kind"] == "plan" and "another placement" in each["change"] for each in found["advice"])
 
 
+NARROW = Library(
+    "narrow",
+    False,
+    tuple(
+        (each, (LibraryRule(("recursive" if each is Collective.REDUCE_SCATTER else "ring",)),)) for each in Collective
+    ),
+)
+"""It has no ReduceScatter for groups whose size is no power of two."""
+
+
+def test_a_plan_whose_other_placements_cannot_be_had_is_shown(tmp_path: Path) -> None:
+    alone = make_plan(
+        "node=2@1GB/s,gpu=3@8GB/s", {"data": 6}, [parse_reduction("data=1MiB")], library=NARROW, max_steps=1
+    )
+    write_plan(alone.candidates[0], tmp_path / "plan.json")
+    found = view_of(read_plan(tmp_path / "plan.json"))
+    (note,) = found["notes"]
+    assert note.startswith("Other placements are not shown: the library 'narrow' has no algorithm for ReduceScatter in")
+    assert [each["seconds"] for each in found["plans"]] == pytest.approx([alone.candidates[0].seconds], rel=1e-5)
+    assert run("explain", f"{tmp_path}/plan.json").exit_code == 0
+
+
+def test_a_plan_in_more_chunks_than_are_searched_is_shown(tmp_path: Path) -> None:
+    plan = best("in chunks")
+    first, *others = plan.communications
+    program = next(program_graph(len(plan.hierarchy(first).names), max_steps=3).programs())
+    cut = predict(cost_model(plan, first), first.communication, Pipelined(((program, 100),)))
+    write_plan(replace(plan, communications=(cut, *others)), tmp_path / "plan.json")
+    found = view_of(read_plan(tmp_path / "plan.json"))
+    assert len(found["plans"]) > 1
+    assert len(found["plans"][found["chosen"]]["communications"][0]["order"]) == 100
+    assert found["snippets"][0]["note"].endswith("these were measured, or written by hand.")
+    assert run("explain", f"{tmp_path}/plan.json").exit_code == 0
+
+
 def test_programs_on_one_placement_are_candidates_too() -> None:
     best_plan = best("two levels")
     one = best_plan.communications[0].communication
@@ -155,15 +202,41 @@ def test_large_systems_are_drawn_in_part_and_say_so(system: str, drawn: list[int
     assert any(f"Of {size:,} devices the first are drawn" in note for note in found["notes"]) == (prod(drawn) < size)
 
 
+def gives(text: str, plan: Plan, path: Path) -> bool:
+    """Whether a command writes a plan with the same placement and programs."""
+    assert run(*shlex.split(text)[1:], "--out", str(path)).exit_code == 0
+    again = read_plan(path)
+    programs = [[each.program_text(one) for one in each.reductions] for each in (again, plan)]
+    return again.placement == plan.placement and programs[0] == programs[1]
+
+
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "a mix"])
 def test_the_command_line_gives_the_same_plan(form: str, tmp_path: Path) -> None:
-    words = shlex.split(command(best(form)).text)
-    assert run(*words[1:], "--out", str(tmp_path / "plan.json")).exit_code == 0
-    again = read_plan(tmp_path / "plan.json")
-    assert again.placement == best(form).placement
-    assert [again.program_text(one) for one in again.reductions] == [
-        best(form).program_text(one) for one in best(form).reductions
-    ]
+    assert gives(command(best(form)).text, best(form), tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(placement_only=True),
+        Settings("gloo", placement_only=True),
+        Settings("nccl", engine="jax"),
+        Settings("nccl", no_rooted=True, chunks=4),
+        Settings("nccl", max_steps=2),
+        Settings("nccl", chunks=32),
+    ],
+)
+def test_the_command_line_gives_the_same_plan_with_the_same_settings(settings: Settings, tmp_path: Path) -> None:
+    """Also those of a file, which does not say how it was made, where these are found."""
+    reductions = [parse_reduction(text) for text in ("data=64MiB", "tensor=1MiB*80")]
+    sizes = {"data": 8, "tensor": 4}
+    (plan, *_) = make_plan("node=4@1GB/s+5us,gpu=8@3GB/s", sizes, reductions, **settings.arguments()).candidates
+    told = command(plan, settings=settings)
+    assert not told.note
+    assert gives(told.text, plan, tmp_path / "plan.json")
+    known = command(read_plan(tmp_path / "plan.json"))
+    assert not known.note
+    assert gives(known.text, plan, tmp_path / "again.json")
 
 
 def test_what_the_command_line_cannot_say_is_named() -> None:

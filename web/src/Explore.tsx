@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { address, askedIn, lookIn } from "./asked";
+import { address, askedIn, asking, lookIn } from "./asked";
 import type { Asked, Choices, Example } from "./asked";
 import { Fields } from "./Fields";
 import { firstLook, fitting, Page } from "./Page";
@@ -28,8 +28,9 @@ export function Explore() {
       .then((response) => response.json() as Promise<Choices>)
       .then((found) => {
         setChoices(found);
-        setAsked((before) => before ?? { ...found.start, library: "", constraints: "" });
-      });
+        setAsked((before) => before ?? asking({ ...found.start }));
+      })
+      .catch((error: unknown) => setErrors({ "": `The server does not answer: ${String(error)}` }));
     const back = () => {
       wanted.current = lookIn(location.search);
       setAsked((before) => askedIn(location.search) ?? before);
@@ -74,7 +75,7 @@ export function Explore() {
     if (asked && look) history.replaceState(null, "", address(asked, look));
   }, [asked, look]);
 
-  if (!choices || !asked) return <p class="page">…</p>;
+  if (!choices || !asked) return <p class="page">{errors[""] ?? "…"}</p>;
   const stale = Object.keys(errors).length > 0;
   const choose = (example: Example) =>
     setAsked({
@@ -84,12 +85,13 @@ export function Explore() {
       reductions: example.reductions || asked.reductions,
       workload: example.workload,
       constraints: "",
+      choose: "",
     });
   return (
     <div class="explore">
       <Fields choices={choices} asked={asked} errors={errors} onAsked={setAsked} onExample={choose} />
       <main class={stale || waiting ? "page stale" : "page"} aria-busy={waiting}>
-        {stale && view && <p class="last">This is the last answer: one of the fields cannot be read.</p>}
+        {stale && view && <p class="last">This is the last good answer; what is asked now has none.</p>}
         {view && look && <Page view={view} look={look} onLook={(change) => setLook({ ...look, ...change })} />}
       </main>
     </div>

@@ -53,6 +53,16 @@ export function Fields({ choices, asked, errors, onAsked, onExample }: Props) {
         </select>
         <Wrong name="workload" text={errors.workload} />
       </div>
+      {(asked.workload || asked.choose) && (
+        <Text
+          name="choose"
+          label="Sizes to choose"
+          hint="axes like data,tensor, which are then left out of Axes"
+          value={asked.choose}
+          error={errors.choose}
+          onChange={change("choose")}
+        />
+      )}
       {!asked.workload && (
         <Text
           name="reductions"
@@ -64,16 +74,15 @@ export function Fields({ choices, asked, errors, onAsked, onExample }: Props) {
           onChange={change("reductions")}
         />
       )}
-      <div class="field">
-        <label for="library">Library</label>
-        <select id="library" value={asked.library} onChange={(event) => change("library")(event.currentTarget.value)}>
-          <option value="">that of the system</option>
-          {choices.libraries.map((name) => (
-            <option value={name}>{name}</option>
-          ))}
-        </select>
-        <Wrong name="library" text={errors.library} />
-      </div>
+      <Choice
+        name="library"
+        label="Library"
+        none="that of the system"
+        all={choices.libraries}
+        value={asked.library}
+        error={errors.library}
+        onChange={change("library")}
+      />
       <Text
         name="constraints"
         label="Constraints"
@@ -83,9 +92,96 @@ export function Fields({ choices, asked, errors, onAsked, onExample }: Props) {
         lines
         onChange={change("constraints")}
       />
+      <Programs choices={choices} asked={asked} errors={errors} change={change} />
       <Wrong name="all" text={errors[""]} />
       <p class="hint">The address of this page is a link to what it shows.</p>
     </form>
+  );
+}
+
+interface ProgramsProps extends Pick<Props, "choices" | "asked" | "errors"> {
+  change: (field: keyof Asked) => (value: string) => void;
+}
+
+const OF_PROGRAMS = ["engine", "chunks", "max_steps", "no_rooted", "placement_only"] as const;
+
+/** What programs may be made of: open where something of it is set, or wrong. */
+function Programs({ choices, asked, errors, change }: ProgramsProps) {
+  const number = (field: "chunks" | "max_steps", label: string, hint: string) => (
+    <Text
+      name={field}
+      label={label}
+      hint={`${hint}: 1 to ${choices.most[field]}, ${choices.default[field]} unless said`}
+      value={asked[field]}
+      error={errors[field]}
+      onChange={change(field)}
+    />
+  );
+  const flag = (field: "no_rooted" | "placement_only", label: string) => (
+    <div class="field">
+      <label class="check">
+        <input
+          type="checkbox"
+          checked={asked[field] === "yes"}
+          aria-describedby={`${field}-wrong`}
+          onChange={(event) => change(field)(event.currentTarget.checked ? "yes" : "")}
+        />{" "}
+        {label}
+      </label>
+      <Wrong name={field} text={errors[field]} />
+    </div>
+  );
+  return (
+    <details open={OF_PROGRAMS.some((field) => asked[field] || errors[field])}>
+      <summary>Programs</summary>
+      <Choice
+        name="engine"
+        label="Engine"
+        none="what fits the library"
+        all={choices.engines}
+        value={asked.engine}
+        error={errors.engine}
+        onChange={change("engine")}
+      />
+      {number("chunks", "Chunks", "into how many a payload may be cut")}
+      {number("max_steps", "Steps", "of the longest programs")}
+      {flag("no_rooted", "without Reduce and Broadcast")}
+      {flag("placement_only", "placement only: the library’s own collectives")}
+    </details>
+  );
+}
+
+interface ChoiceProps {
+  name: string;
+  label: string;
+  none: string;
+  all: string[];
+  value: string;
+  error: string | undefined;
+  onChange: (value: string) => void;
+}
+
+/** One of some names, or none. */
+function Choice({ name, label, none, all, value, error, onChange }: ChoiceProps) {
+  // A name that is not among them, from an address, stays what is asked, and gets its message.
+  const known = value && !all.includes(value) ? [...all, value] : all;
+  return (
+    <div class={error ? "field wrong" : "field"}>
+      <label for={name}>{label}</label>
+      <select
+        id={name}
+        value={value}
+        aria-invalid={Boolean(error)}
+        aria-describedby={`${name}-wrong`}
+        onChange={(event) => onChange(event.currentTarget.value)}
+      >
+        <option value="">{none}</option>
+        {known.map((each) => (
+          <option value={each}>{each}</option>
+        ))}
+      </select>
+      <Wrong name={name} text={error} />
+    </div>
   );
 }
 

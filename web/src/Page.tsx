@@ -6,6 +6,7 @@ import { Communications, titleOf } from "./Communications";
 import { faster, seconds } from "./format";
 import { labelOf, Matrix } from "./Matrix";
 import { Playback } from "./Playback";
+import { Sizes } from "./Sizes";
 import { Snippets } from "./Snippets";
 import { Timeline } from "./Timeline";
 import { heat } from "./timeline";
@@ -72,6 +73,7 @@ export function Page({ view, look, onLook }: Props) {
   return (
     <>
       <Verdict view={view} plan={plan} />
+      {view.sizes && <Sizes sizes={view.sizes} />}
       <Placements view={view} look={look} onLook={onLook} plan={plan} one={one} />
       <Candidates
         view={view}

@@ -2,14 +2,23 @@
 
 import type { Look } from "./Page";
 
-export interface Asked {
-  system: string;
-  axes: string;
-  reductions: string;
-  workload: string;
-  library: string;
-  constraints: string;
-}
+const FIELDS = [
+  "system",
+  "axes",
+  "reductions",
+  "workload",
+  "library",
+  "constraints",
+  "choose",
+  "engine",
+  "chunks",
+  "max_steps",
+  "no_rooted",
+  "placement_only",
+] as const;
+
+/** The fields, as text; what is on or off is "yes", or empty. */
+export type Asked = Record<(typeof FIELDS)[number], string>;
 
 export interface Example {
   system: string;
@@ -23,10 +32,11 @@ export interface Choices {
   presets: (Example & { name: string; about: string })[];
   workloads: (Example & { name: string; about: string })[];
   libraries: string[];
+  engines: string[];
+  most: { chunks: number; max_steps: number };
+  default: { chunks: number; max_steps: number };
   system_example: string;
 }
-
-const FIELDS = ["system", "axes", "reductions", "workload", "library", "constraints"] as const;
 
 /** The address of a view: all fields that are not empty, and what is looked at. */
 export function address(asked: Asked, look: Partial<Look>): string {
@@ -42,16 +52,12 @@ export function address(asked: Asked, look: Partial<Look>): string {
 /** The fields in an address; null where there are none. */
 export function askedIn(address: string): Asked | null {
   const found = new URLSearchParams(address);
-  if (!found.has("system")) return null;
-  const of = (field: string) => found.get(field) ?? "";
-  return {
-    system: of("system"),
-    axes: of("axes"),
-    reductions: of("reductions"),
-    workload: of("workload"),
-    library: of("library"),
-    constraints: of("constraints"),
-  };
+  return found.has("system") ? asking(Object.fromEntries(found)) : null;
+}
+
+/** All fields, of which some are given. */
+export function asking(given: Partial<Record<string, string>>): Asked {
+  return Object.fromEntries(FIELDS.map((field) => [field, given[field] ?? ""])) as Asked;
 }
 
 /** What is looked at, as an address says. */

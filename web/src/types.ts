@@ -67,6 +67,14 @@ export interface Plan extends Times {
   communications: Communication[];
 }
 
+/** The sizes of the axes that were tried, the fastest first. */
+export interface Sizes {
+  best: { axes: string; seconds: number; communication: number; computing: number | null; memory: string }[];
+  tried: number;
+  ways: number;
+  refused: string[];
+}
+
 export interface View {
   format: "meshwright-view";
   version: number;
@@ -74,6 +82,7 @@ export interface View {
   system: { name: string; devices: number; levels: Level[] };
   library: string;
   axes: { name: string; size: number }[];
+  sizes: Sizes | null;
   chosen: number;
   plans: Plan[];
   as_given_seconds: number | null;

@@ -13,6 +13,7 @@ from meshwright.errors import MeshwrightError, SpecError
 from meshwright.measure.bench import MOST_MEASUREMENTS, case_of, cases, check_measurements
 from meshwright.placement.placement import Placement, parse_axes, parse_placement, placements
 from meshwright.planning.planner import library_for
+from meshwright.planning.settings import collectives
 from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.workload.communication import parse_reduction
@@ -70,7 +71,7 @@ def bench(
     if texts:
         wanted = [case_of(placement, reduction, profile, texts) for placement in looked_at for reduction in reductions]
     else:
-        wanted = cases(looked_at, reductions, profile, every, best, max_steps, options.collectives(no_rooted), sample)
+        wanted = cases(looked_at, reductions, profile, every, best, max_steps, collectives(no_rooted), sample)
     measure_cases(system, wanted, out, measuring)
 
 

@@ -11,10 +11,10 @@ from meshwright.cost.library import library_names
 from meshwright.errors import SpecError
 from meshwright.export.hosts import ORDERS
 from meshwright.language.goals import PROGRAM_GOALS, Goal
-from meshwright.language.program import ROOTED, Collective
 from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
 from meshwright.planning.planner import DEFAULT_LIBRARY
+from meshwright.planning.settings import MOST_STEPS
 from meshwright.text.hostlist import parse_hostfile, parse_hosts
 from meshwright.text.spec import parse_counts
 from meshwright.text.units import parse_seconds
@@ -85,7 +85,7 @@ system_library = click.option(
 
 no_rooted = click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack.")
 
-max_steps = number("--max-steps", MAX_STEPS, "The longest programs to consider.", most=20)
+max_steps = number("--max-steps", MAX_STEPS, "The longest programs to consider.", most=MOST_STEPS)
 
 device = click.option(
     "--device",
@@ -117,11 +117,6 @@ order = click.option(
 )
 
 wrapper = out("Also write a shell script that starts a command with the GPU of its rank only.", "--wrapper")
-
-
-def collectives(without_rooted: bool) -> list[Collective]:
-    """What programs may be made of, as the option `no_rooted` says."""
-    return [collective for collective in Collective if not (without_rooted and collective in ROOTED)]
 
 
 def given_hierarchy(spec: str) -> Hierarchy:

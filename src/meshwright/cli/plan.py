@@ -17,7 +17,6 @@ from meshwright.cli.output import print_json, say
 from meshwright.cli.progress import progress
 from meshwright.cli.ranking import Answer, print_answer
 from meshwright.cli.workload import needs
-from meshwright.cost.pipeline import CHUNKS
 from meshwright.errors import SpecError
 from meshwright.export.mesh import mesh_code
 from meshwright.placement.placement import parse_axes, parse_placement
@@ -27,7 +26,8 @@ from meshwright.planning.planfile import write_plan
 from meshwright.planning.planner import DEFAULT_CHUNKS, Planner
 from meshwright.planning.planner import plan as make_plan
 from meshwright.planning.ranking import Ranking, Sofar
-from meshwright.planning.sizes import Choices, check_memory, choose_sizes, with_devices
+from meshwright.planning.settings import ENGINES, MOST_CHUNKS, Settings
+from meshwright.planning.sizes import Choices, check_memory, choose_sizes, fixed_sizes, with_devices
 from meshwright.runtime.signals import Interrupted
 from meshwright.show.report import write_report
 from meshwright.show.view import view_of
@@ -88,7 +88,7 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
 )
 @click.option(
     "--engine",
-    type=click.Choice(["torch", "mpi", "jax"]),
+    type=click.Choice(ENGINES),
     help="What runs the plan [default: what fits the library]. JAX has no rooted collectives, and leaves the order of "
     "chunks to XLA: with it neither is planned.",
 )
@@ -101,7 +101,7 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
     "--chunks",
     DEFAULT_CHUNKS,
     "Cut payloads into at most this many chunks that flow through the steps, where that is faster; 1 forbids it.",
-    most=CHUNKS[-1],
+    most=MOST_CHUNKS,
 )
 @options.out("Write the best plan to this file.")
 @options.out("Write a page that shows the candidates to this file, as `meshwright show` does.", "--html")
@@ -140,9 +140,8 @@ def plan(
     system = load_system(system_spec) if devices is None else with_devices(load_system(system_spec), devices)
     constraints = [*inside, *not_across, *row]
     axes = parse_axes(axes_spec) if axes_spec else {}
-    settings: dict[str, Any] = {"library": library, "max_steps": max_steps, "placement_only": placement_only}
-    settings |= _of_engine(engine, chunks, no_rooted)
-    search = settings | {"constraints": constraints, "top": top}
+    settings = Settings(library, engine, chunks, max_steps, no_rooted, placement_only)
+    search = settings.arguments() | {"constraints": constraints, "top": top}
     workload, choices = None, None
     if choose is not None:
         if workload_spec is None or matrix is not None:
@@ -163,14 +162,9 @@ def plan(
         ranking = _best_so_far(partial(make_plan, system, axes, communications, placement=placement, **search))
     how = matrix is not None, placement_only, library is None
     answer = Answer(axes, ranking, constraints, top, workload, choices, [], *how)
-    answer = _compared(answer, Planner(system, axes, communications, **settings)) if compare else answer
-    _give(answer, out, html, workload_spec or "", as_json)
-
-
-def _of_engine(engine: str | None, chunks: int, no_rooted: bool) -> dict[str, Any]:
-    """What programs may be made of: JAX has no rooted collectives, and lets XLA order the chunks as it likes."""
-    jax = engine == "jax"
-    return {"max_chunks": 1 if jax else chunks, "collectives": options.collectives(no_rooted or jax)}
+    answer = _compared(answer, Planner(system, axes, communications, **settings.arguments())) if compare else answer
+    view = partial(view_of, workload=workload_spec or "", settings=settings, choices=choices)
+    _give(answer, out, html, view, as_json)
 
 
 def _compared(answer: Answer, planner: Planner) -> Answer:
@@ -181,13 +175,15 @@ def _compared(answer: Answer, planner: Planner) -> Answer:
         return replace(answer, habits=habits(planner))
 
 
-def _give(answer: Answer, out: Path | None, html: Path | None, workload: str, as_json: bool) -> None:
+def _give(
+    answer: Answer, out: Path | None, html: Path | None, view: Callable[..., dict[str, Any]], as_json: bool
+) -> None:
     """Write an answer, its best plan to a file, and a page; an answer that is only the best so far ends the command."""
     if out is not None:
         write_plan(answer.best, out)
         say(f"wrote the best plan to {out}")
     if html is not None:
-        write_report(view_of(answer.best, answer.ranking, answer.constraints, workload=workload), html)
+        write_report(view(answer.best, answer.ranking, answer.constraints), html)
         say(f"wrote {html}")
     if as_json:
         print_json(_document(answer))
@@ -229,8 +225,7 @@ def _choose(system: System, workload: str, choose: str, axes: dict[str, int], se
     """The best sizes of the axes to choose; the others have those that are given, or else those of the workload."""
     file = load_workload(workload)
     free = split_items(choose, "axes to choose", "data,tensor,pipeline")
-    fixed = axes or {axis: size for axis, size in file.axes.items() if axis not in free}
-
+    fixed = fixed_sizes(file, free, axes)
     last: list[Choices] = []
 
     def watch(sofar: Choices) -> None:

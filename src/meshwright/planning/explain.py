@@ -1,11 +1,13 @@
 """Why a plan is as fast as it is: in words, and what would make it faster."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from meshwright.cost.bound import bound
 from meshwright.cost.library import library_names, load_library
 from meshwright.cost.model import StepCost
-from meshwright.cost.pipeline import Pipeline
+from meshwright.cost.pipeline import CHUNKS, Pipeline
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined
 from meshwright.placement.layout import layout_of
@@ -199,18 +201,21 @@ def what_would_help(plan: Plan) -> list[Help]:
 def better_plans(plan: Plan) -> list[Help]:
     """What another plan on the same hardware would bring: one in chunks, or on another placement; the best first.
 
-    Other placements are looked at where there are few. Only what saves at least one percent is named.
+    Other placements are looked at where there are few. Only what saves at least one percent is named, and nothing for
+    which the library has no algorithm.
     """
-    at, chunks = plan.placement, max([planned.chunks for planned in plan.reductions], default=1)
+    at, chunks = plan.placement, min(max([planned.chunks for planned in plan.reductions], default=1), CHUNKS[-1])
     what = [planned.communication for planned in plan.communications]
     found = []
-    if chunks == 1:
-        in_chunks = Planner(at.system, at.sizes, what, plan.library, max_chunks=CUT).plan(at)
-        found.append(Help(f"plan --chunks {CUT}", in_chunks.seconds))
-    if count_placements(at.system, at.sizes) <= FEW:
-        (best,) = Planner(at.system, at.sizes, what, plan.library, max_chunks=chunks).best(1).candidates
-        rows = [list(row) for row in best.placement.matrix]
-        found.append(Help(f"another placement, {rows} for {', '.join(best.placement.axes)}", best.seconds))
+    with suppress(SpecError, TooLargeError):
+        if chunks == 1:
+            in_chunks = Planner(at.system, at.sizes, what, plan.library, max_chunks=CUT).plan(at)
+            found.append(Help(f"plan --chunks {CUT}", in_chunks.seconds))
+    with suppress(SpecError, TooLargeError):
+        if count_placements(at.system, at.sizes) <= FEW:
+            (best,) = Planner(at.system, at.sizes, what, plan.library, max_chunks=chunks).best(1).candidates
+            rows = [list(row) for row in best.placement.matrix]
+            found.append(Help(f"another placement, {rows} for {', '.join(best.placement.axes)}", best.seconds))
     return sorted([each for each in found if each.seconds < 0.99 * plan.seconds], key=lambda each: each.seconds)
 
 
@@ -222,7 +227,7 @@ def other_libraries(plan: Plan) -> list[Help]:
     name, at = plan.library.name, plan.placement
     if name not in library_names() or load_library(name) != plan.library:
         return []  # a calibrated library is not compared with one that is not
-    chunks = max([planned.chunks for planned in plan.reductions], default=1)
+    chunks = min(max([planned.chunks for planned in plan.reductions], default=1), CHUNKS[-1])
     what = [planned.communication for planned in plan.communications]
     others = [other for family in SAME_HARDWARE if name in family for other in family if other != name]
     found = [

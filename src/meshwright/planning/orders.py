@@ -5,6 +5,7 @@ the one whose neighbours have consecutive ranks; it comes last.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import gcd, prod
@@ -196,7 +197,8 @@ class MeshAlone:
     """What the best plan's mesh brings to who runs the library's own collectives on it.
 
     seconds: their time. as_given: their time where the ranks are in the order of the axes as given; None where the
-    sizes do not line up with the levels. best: the number of the candidate, from 1, on which they are fastest.
+    sizes do not line up with the levels, or the library cannot do that. best: the number of the candidate, from 1, on
+    which they are fastest.
     """
 
     seconds: float
@@ -221,5 +223,7 @@ def mesh_alone(plans: Sequence[Plan], axes: Mapping[str, int]) -> MeshAlone:
     best = min(range(len(plans)), key=lambda number: plans[number].default_seconds)
     if plans[best].default_seconds > 0.995 * first.default_seconds:
         best = 0
-    given = None if at is None else default_seconds(first, at)
+    given = None
+    with suppress(SpecError):  # the library may have no algorithm for the groups there
+        given = None if at is None else default_seconds(first, at)
     return MeshAlone(first.default_seconds, given, best + 1, plans[best].default_seconds)

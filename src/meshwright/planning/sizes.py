@@ -94,6 +94,11 @@ def check_memory(workload: Workload) -> None:
         )
 
 
+def fixed_sizes(file: WorkloadFile, free: Sequence[str], axes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of the axes that are not to be chosen: those that are given, or else those of the workload."""
+    return dict(axes) or {axis: size for axis, size in file.axes.items() if axis not in free}
+
+
 def choose_sizes(
     system: System,
     file: WorkloadFile,

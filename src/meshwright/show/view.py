@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from meshwright.errors import SpecError, TooLargeError
 from meshwright.language.goals import Goal
 from meshwright.language.symbolic import NOTHING, reduced, run_symbolically, scattered
 from meshwright.measure.records import Measurement
@@ -18,6 +19,8 @@ from meshwright.planning.orders import mesh_alone
 from meshwright.planning.plan import Plan, Planned, times_of
 from meshwright.planning.planner import Planner
 from meshwright.planning.ranking import Ranking
+from meshwright.planning.settings import MOST_CHUNKS, Settings
+from meshwright.planning.sizes import Choices
 from meshwright.show.measured import seen
 from meshwright.show.snippets import snippets
 from meshwright.show.timeline import Flow, timeline
@@ -46,10 +49,13 @@ def view_of(
     constraints: Sequence[Constraint] = (),
     measurements: Sequence[Measurement] = (),
     workload: str = "",
+    settings: Settings | None = None,
+    choices: Choices | None = None,
 ) -> dict[str, Any]:
     """Everything that is shown of a plan.
 
     ranking: the candidates that it comes from; without, they are looked for. workload: what `--workload` was, if any.
+    settings: what the plan was made with, where that is known. choices: the sizes of the axes that were tried, if any.
     """
     notes: list[str] = []
     searched = ranking or _searched(plan, notes)
@@ -73,19 +79,20 @@ def view_of(
         "system": _system(plan.placement.system, drawn),
         "library": plan.library.name,
         "axes": [{"name": axis, "size": size} for axis, size in plan.placement.sizes.items()],
+        "sizes": None if choices is None else _sizes(choices),
         "chosen": chosen,
         "plans": [_plan(each, measurements) for each in plans],
         "as_given_seconds": _rounded(mesh_alone([plan], plan.placement.sizes).as_given),
         "why": why(plan),
         "certificate": searched.certificate(constraints) if searched else "",
         "advice": _advice(plan, searched_all=ranking is not None),
-        "snippets": [asdict(each) for each in snippets(plan, workload)],
+        "snippets": [asdict(each) for each in snippets(plan, workload, settings)],
         "notes": notes,
     }
 
 
 def _searched(plan: Plan, notes: list[str]) -> Ranking | None:
-    """The best placements for what a plan communicates, where there are few to look at."""
+    """The best placements for what a plan communicates, where there are few to look at and the library can do them."""
     at, what = plan.placement, [planned.communication for planned in plan.communications]
     count = count_placements(at.system, at.sizes)
     if count > FEW:
@@ -94,8 +101,12 @@ def _searched(plan: Plan, notes: list[str]) -> Ranking | None:
             "each other."
         )
         return None
-    chunks = max(planned.chunks for planned in plan.communications)
-    return Planner(at.system, at.sizes, what, plan.library, max_chunks=chunks).best(MOST_PLANS)
+    chunks = min(max(planned.chunks for planned in plan.communications), MOST_CHUNKS)
+    try:
+        return Planner(at.system, at.sizes, what, plan.library, max_chunks=chunks).best(MOST_PLANS)
+    except (SpecError, TooLargeError) as error:
+        notes.append(f"Other placements are not shown: {error}")
+        return None
 
 
 def _drawn(system: System, notes: list[str]) -> list[int]:
@@ -124,6 +135,22 @@ def _system(system: System, drawn: Sequence[int]) -> dict[str, Any]:
         text = f"{format_bandwidth(link.bandwidth)} {link.fabric}{latency}" if link.bandwidth else ""
         levels.append({"name": level.name, "count": level.count, "drawn": shown, "link": text})
     return {"name": system.name, "devices": system.devices, "levels": levels}
+
+
+def _sizes(choices: Choices) -> dict[str, Any]:
+    """The best choices of sizes, and what became of the others."""
+    best = [
+        {
+            "axes": format_counts(choice.workload.axes),
+            "seconds": _rounded(choice.seconds),
+            "communication": _rounded(choice.ranking.candidates[0].seconds),
+            "computing": _rounded(choice.workload.compute),
+            "memory": format_amount(choice.workload.memory or 0.0),
+        }
+        for choice in choices.best[:MOST_PLANS]
+    ]
+    refused = [f"{count:,} not possible: {reason}" for reason, count in choices.refused.items()]
+    return {"best": best, "tried": choices.tried, "ways": choices.ways, "refused": refused}
 
 
 def _plan(plan: Plan, measurements: Sequence[Measurement]) -> dict[str, Any]:
