@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots docs web format clean
+.PHONY: demo test test-slurm lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots docs web format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
@@ -23,6 +23,11 @@ types: $(VENV)/.installed-dev
 # One worker more than there are cores: tests that wait for emulated networks leave a core idle.
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
+
+# A part of `unit` too: Slurm on an emulated cluster, with daemons that the tests start and end.
+test-slurm: $(VENV)/.installed-dev
+	scripts/install-slurm
+	$(BIN)/pytest tests/slurm
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.core

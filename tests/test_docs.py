@@ -146,7 +146,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cluster.yaml").write_text(systems[0].text)
     (tmp_path / "all_reduce_8.log").write_text("\n".join(NCCL.splitlines()[1:]))  # as of the nccl-tests of old
     (tmp_path / "osu_allreduce.log").write_text(OSU)
-    (tmp_path / "nodes").write_text("a\nb\n")
+    for hosts in ("nodes", "hosts"):
+        (tmp_path / hosts).write_text("a\nb\n")
     (tmp_path / "nodes.csv").write_text("host,rack\na,1\nb,1\nc,2\nd,2\n")
     switches = "SwitchName=spine Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=n[1-4]\nSwitchName=leaf2 Nodes=n[5-7]\n"
     (tmp_path / "topology.conf").write_text(switches)

@@ -35,6 +35,13 @@ BAD = [
     ("nccl", GPU.format("90", '\n<nvlink target="2" count="-1"/>'), "f line 2: count='-1'; expected how many links"),
     ("nccl", GPU.replace("</pci>", '<gpu dev="0"/>' * 576 + "</pci>").format("90", ""), "f line 1: more than 576 GPUs"),
     ("hwloc", "<topology/>", "f line 1: expected <topology> with an <object> in it"),
+    (
+        "hwloc",
+        '<topology><object type="Machine"><object type="PCIDev" pci_type="0302"/></object>'
+        '<distances2 nbobjs="2" name="NVLinkBandwidth"><indexes>1 2</indexes><u64values>0 x 1 0</u64values>'
+        "</distances2></topology>",
+        "f line 1: 3 values for 2 objects; expected one for each pair",
+    ),
     ("hwloc", '<topology><object type="Machine"/></topology>', "f line 1: neither a GPU nor a core in it"),
     ("nvidia-smi", "\tGPU0\tGPU1\nGPU0\t X \tNV18\n", "f: there is no row of GPU1; the matrix is cut off"),
     ("nvidia-smi", "\tGPU0\tGPU1\nGPU0\t X \n", "f line 2: 1 entries in the row; expected 2"),
@@ -115,6 +122,9 @@ def test_truncated_files_are_refused_or_tell_less(name: str) -> None:
 SHAPES = {
     "slurm": r"((SwitchName|BlockName|Nodes|Switches|LinkSpeed|Level)=[a-c0-3\[\],-]{0,6}[ \n]){0,9}",
     "ibnetdiscover": r'(Switch 1 "S-[ab]" # "s"\n(\[1\] "[SH]-[abc]"\[1\] # "[nm1-3 ]{0,4}" 4x[NE]DR\n){0,4}){0,4}',
+    "hwloc": r'<topology><object type="M">(<object type="PCIDev" gp_index="[1-4]" pci_type="0302"/>){0,4}</object>'
+    r'(<distances2 nbobjs="[23]" name="NVLinkBandwidth"><indexes>[1-5] [1-5]( [1-5])?</indexes>'
+    r"<u64values>([0-9]|4000|25000)( ([0-9]|4000|25000)){3,8}</u64values></distances2>){0,2}</topology>",
     "nvidia-smi": r"\tGPU0\tGPU1\n(GPU[01](\t(X|SYS|PIX|NV[0-9]{0,2})){0,3}\n){0,3}",
     "csv": r"(host|rack|gpus|[ab])(,(host|rack|row|gpus|type|[ab])){0,3}\n(([ab1-3]{0,2},){0,3}[ab1-3]{0,2}\n){0,5}",
     "nccl": r'<system>(<cpu numaid="[01]">(<pci busid="[a-c]" class="0x030200">(<gpu dev="[0-3]" sm="[6-9]0">'

@@ -45,6 +45,7 @@ SINGLE = {
     "bridges-smi.txt": "numa=2 island=2 gpu=2@100GB/s",
     "pcie-smi.txt": "numa=2 pci=2 gpu=2",
     "gpus-hwloc.xml": "numa=2 gpu=2@63.02GB/s",
+    "nvlink-hwloc.xml": "gpu=8@450GB/s",
     "cores-hwloc.xml": "socket=2 core=4",
     "tree.conf": "spine=2@200GB/s leaf=2 node=4",
     "uneven.conf": "leaf=3 node=4",
@@ -165,7 +166,11 @@ SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
 """
     discovery = of(shown)
     assert text(discovery) == "leaf=2 node=2"
-    assert discovery.notes == ("file0: LinkSpeed has no unit there, so it is not used; 100Gbit/s would be",)
+    assert not discovery.notes  # where the file has no LinkSpeed, 1 is shown
+    assert of(shown.replace("LinkSpeed=1 ", "LinkSpeed=400 ")).notes == (
+        "file0: LinkSpeed=400 has no unit, as Slurm asks for, so it is not used; write one into a copy of the file, "
+        "like 100Gbit/s",
+    )
     blocks = """BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
 BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2
 AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
@@ -187,6 +192,44 @@ def test_a_host_that_says_its_name() -> None:
     racks = of("host,rack\nn1,1\nn2,1\nn3,2\nn4,2\n", hwloc)
     assert text(racks) == "rack=2 node=2 numa=2 gpu=2@63.02GB/s"
     assert racks.notes[0] == "n1, n2, n4: nothing is said of their inside, so they are taken to be like n3"
+
+
+def test_links_that_hwloc_tells() -> None:
+    hwloc = (FILES / "nvlink-hwloc.xml").read_text()
+    link = of(hwloc).system.levels[-1].link
+    assert (link.fabric, link.bypass, link.reduces) == (Fabric.SWITCH, True, True)
+    assert of(hwloc).sources["gpu"] == "18 x NVLink of 25 GB/s"
+    untold = of(hwloc.replace("NVLinkBandwidth", "X"))
+    assert text(untold) == "numa=2 gpu=4@63.02GB/s"
+    assert "add the output of `nvidia-smi topo -m`" in untold.notes[0]
+    third = of(hwloc.replace("H100 80GB HBM3", "B200").replace("125000", "250000").replace("100000 ", "200000 "))
+    assert third.sources["gpu"] == "18 x NVLink of 50 GB/s"
+    named = hwloc.replace('    <info name="HostName" value="n5"/>\n', "").replace(
+        "</topology>", '<info name="HostName" value="n6"/></topology>'
+    )
+    assert of(named).hosts == ("n6",)  # as hwloc 3 has it
+
+
+def test_gpus_that_hwloc_joins_directly() -> None:
+    """Two pairs, whose links lead to their CPUs too, as on POWER8: values have the links of a pair together."""
+    gpus = "".join(
+        f'<object type="Package" gp_index="{k}"><object type="NUMANode" gp_index="{k + 2}"/>'
+        + "".join(
+            f'<object type="PCIDev" gp_index="{10 * m}" pci_type="0302"><object type="OSDev" gp_index="{m}"/></object>'
+            for m in (4 * k, 4 * k + 1)
+        )
+        + "</object>"
+        for k in (1, 2)
+    )
+    rows = ("9 4 0 0 4 0", "4 9 0 0 4 0", "0 0 9 4 0 4", "0 0 4 9 0 4", "4 4 0 0 9 0", "0 0 4 4 0 9")
+    values = "".join(f"<u64values>{row.replace('4', '40000')}</u64values>" for row in rows)
+    matrix = (
+        '<distances2hetero nbobjs="6" name="NVLinkBandwidth"><indexes>OSDev:4 OSDev:5 OSDev:8</indexes>'
+        f"<indexes>OSDev:9 Package:1 Package:2</indexes>{values}</distances2hetero>"
+    )
+    discovery = of(f'<topology><object type="Machine">{gpus}</object>{matrix}</topology>')
+    assert text(discovery) == "numa=2 gpu=2@40GB/s"
+    assert discovery.sources["gpu"] == "2 x NVLink of 20 GB/s, to each of the others"
 
 
 def test_names_of_google_in_either_spelling() -> None:

@@ -207,10 +207,18 @@ _PRODUCTS = (
 """GB/s of a GPU's NVLinks by the name of the product, and whether its switches reduce: NVIDIA's datasheets."""
 
 
-def gpus(product: str, count: int) -> tuple[Place, ...]:
+def product(name: str) -> tuple[float, bool] | None:
+    """GB/s of a GPU's NVLinks by the name of the product, and whether its switches reduce; None if it has none.
+
+    >>> product("NVIDIA-H100-80GB-HBM3")
+    (450.0, True)
+    """
+    return next(((rate, reduces) for pattern, rate, reduces in _PRODUCTS if re.search(pattern, name)), None)
+
+
+def gpus(name: str, count: int) -> tuple[Place, ...]:
     """The GPUs of a host by the name of the product, as in the label nvidia.com/gpu.product."""
-    for pattern, rate, reduces in _PRODUCTS:
-        if re.search(pattern, product):
-            found = port(rate, NVLINK_LATENCY, f"NVLink of {product}", bypass=True, reduces=reduces)
-            return tuple(Place("gpu", f"gpu{k}", (), found) for k in range(count))
-    return tuple(Place("gpu", f"gpu{k}") for k in range(count))
+    known, found = product(name), None
+    if known is not None:
+        found = port(known[0], NVLINK_LATENCY, f"NVLink of {name}", bypass=True, reduces=known[1])
+    return tuple(Place("gpu", f"gpu{k}", (), found) for k in range(count))

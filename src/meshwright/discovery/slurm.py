@@ -20,6 +20,9 @@ KEYS = ("switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes
 SHOWN_TOO = ("level", "blockindex", "blocksize", "aggregatedblock")
 """What `scontrol show topology` says beside what is in the file."""
 
+UNSAID = "1"
+"""The LinkSpeed that scontrol shows where the file has none."""
+
 MOST_TIERS = 12
 """The most switches above one another."""
 
@@ -113,11 +116,14 @@ def _topology(switches: list[_Group], blocks: list[_Group], source: str, notes: 
     odd: dict[str, str]
     ports: dict[str, Port] = {}
     for group in groups:
-        if group.speed:
-            port = _port(group.speed, source)
-            ports |= {group.name: port} if port else {}
-            if port is None:
-                notes.append(f"{source}: LinkSpeed has no unit there, so it is not used; 100Gbit/s would be")
+        port = _port(group.speed, source)
+        if port is not None:
+            ports[group.name] = port
+        elif group.speed not in ("", UNSAID):
+            notes.append(
+                f"{source}: LinkSpeed={group.speed[:40]} has no unit, as Slurm asks for, so it is not used; write "
+                "one into a copy of the file, like 100Gbit/s"
+            )
     if blocks:
         tiers, odd = (Tier("block", leaves, ports),), {}
     else:
