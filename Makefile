@@ -3,14 +3,16 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed-dev $(VENV)/.tools
 
 .PHONY: demo test test-slurm lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots docs web format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB --reduce 'shard=64MiB*80'
 
-test: $(VENV)/.installed-dev
-	$(MAKE) --no-print-directory -j 2 lint types unit
+# What the tests need is installed while what Python needs is.
+test: | $(BIN)/python
+	$(MAKE) --no-print-directory -j 3 lint types unit
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -21,39 +23,39 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy tests benchmarks examples/*.py examples/gpt/*.py
 
 # One worker more than there are cores: tests that wait for emulated networks leave a core idle.
-unit: $(VENV)/.installed-dev
+unit: $(READY)
 	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 
 # A part of `unit` too: Slurm on an emulated cluster, with daemons that the tests start and end.
-test-slurm: $(VENV)/.installed-dev
+test-slurm: $(READY)
 	scripts/install-slurm
 	$(BIN)/pytest tests/slurm
 
-bench: $(VENV)/.installed-dev
+bench: $(READY)
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.planner
 	$(BIN)/python -m benchmarks.workloads
 	$(BIN)/python -m benchmarks.hierarchies
 	$(BIN)/python -m benchmarks.engines
 
-study: $(VENV)/.installed-dev
+study: $(READY)
 	$(BIN)/python -m benchmarks.study
 
-study-nccl: $(VENV)/.installed-dev
+study-nccl: $(READY)
 	$(BIN)/python -m benchmarks.nccl
 
-study-training: $(VENV)/.installed-dev
+study-training: $(READY)
 	$(BIN)/python -m benchmarks.training
 
-pipelines: $(VENV)/.installed-dev
+pipelines: $(READY)
 	$(BIN)/python -m benchmarks.pipelines
 
 # What it is to run can be chosen: make soak SOAK="--minutes 30 --parts ranks,benches".
-soak: $(VENV)/.installed-dev
+soak: $(READY)
 	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 # How many cases, of what, can be chosen: make fuzz FUZZ="--cases 1000000 --target plans".
-fuzz: $(VENV)/.installed-dev
+fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --out benchmarks/results/fuzz.json $(FUZZ)
 
 reproduction: $(VENV)/.installed
@@ -63,7 +65,7 @@ pictures: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report]"
 	$(BIN)/python docs/pictures.py
 
-screenshots: $(VENV)/.installed-dev
+screenshots: $(READY)
 	$(BIN)/python docs/screenshots.py
 
 # The docs as a site, in build/site; a warning is an error. The variable leaves out a notice that is none about these docs.
@@ -89,7 +91,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.tools: scripts/install-tools | $(BIN)/python
 	scripts/install-tools
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report,explore]"
 	touch $@ $(VENV)/.installed

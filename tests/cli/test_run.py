@@ -31,9 +31,17 @@ def plan_file(tmp_path: Path) -> Path:
     return made(tmp_path, [*REDUCTIONS, *ROOTED])
 
 
-def made(folder: Path, reductions: list[str]) -> Path:
-    system = parse_system("node=2@1GB/s,gpu=2@8GB/s")
-    best = plan(system, {"data": 2, "shard": 2}, [parse_reduction(text) for text in reductions]).candidates[0]
+@pytest.fixture
+def long_plan(tmp_path: Path) -> Path:
+    """For two ranks: a small reduction, then others that take minutes if each is repeated a hundred times."""
+    return made(tmp_path, ["data=4B", *["data=64MiB"] * 5], "node=2@1GB/s", {"data": 2})
+
+
+def made(
+    folder: Path, reductions: list[str], spec: str = "node=2@1GB/s,gpu=2@8GB/s", axes: dict[str, int] | None = None
+) -> Path:
+    given = [parse_reduction(text) for text in reductions]
+    best = plan(parse_system(spec), axes or {"data": 2, "shard": 2}, given).candidates[0]
     write_plan(best, folder / "plan.json")
     return folder / "plan.json"
 
@@ -193,32 +201,31 @@ def test_bad_input(plan_file: Path, arguments: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["torch", pytest.param("mpi", marks=MPI)])
-def test_a_rank_that_is_killed_ends_the_run_and_leaves_no_process(plan_file: Path, engine: str) -> None:
-    with at_work(plan_file, engine) as process:
-        ranks = ranks_of(str(plan_file))
-        assert len(ranks) == 4
+def test_a_rank_that_is_killed_ends_the_run_and_leaves_no_process(long_plan: Path, engine: str) -> None:
+    with at_work(long_plan, engine) as process:
+        ranks = ranks_of(str(long_plan))
+        assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
         output, _ = process.communicate(timeout=120)
     assert process.returncode != 0, output
     deadline = time.monotonic() + 60
-    while ranks_of(str(plan_file)) and time.monotonic() < deadline:
+    while ranks_of(str(long_plan)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not ranks_of(str(plan_file))
+    assert not ranks_of(str(long_plan))
 
 
-def test_ending_the_command_ends_the_ranks(plan_file: Path) -> None:
-    with at_work(plan_file, "torch") as process:
-        assert len(ranks_of(str(plan_file))) == 4
+def test_ending_the_command_ends_the_ranks(long_plan: Path) -> None:
+    with at_work(long_plan, "torch") as process:
+        assert len(ranks_of(str(long_plan))) == 2
         process.terminate()
         process.communicate(timeout=120)
     assert process.returncode != 0
-    assert not ranks_of(str(plan_file))
+    assert not ranks_of(str(long_plan))
 
 
 def at_work(plan_file: Path, engine: str) -> "subprocess.Popen[str]":
-    """A run whose ranks have run the first of six reductions; the others take some seconds more."""
-    repeat = {"torch": "100", "mpi": "2000"}[engine]
-    arguments = ["run", str(plan_file), "--engine", engine, "--local", "--repeat", repeat, "--timeout", "5s"]
+    """A run whose ranks have run the first of six reductions."""
+    arguments = ["run", str(plan_file), "--engine", engine, "--local", "--repeat", "100", "--timeout", "5s"]
     process = subprocess.Popen(
         [sys.executable, "-m", "meshwright", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -13,7 +13,9 @@ MOST_PIVOTS = 1_000
 STEEPEST = 50
 """After this many pivots the first column that helps is taken, not the one that helps most: this ends all cycles."""
 
-TINY = 1e-12
+GAIN, PIVOT = 2e-10, 1e-8
+"""Gains below the first are none, and numbers below the second are no pivots: columns that differ by that little are
+the same but for rounding, and to divide by the difference would make the rounding large."""
 
 Values = NDArray[np.float64]
 
@@ -22,7 +24,7 @@ def balanced_shares(matrix: Values) -> tuple[float, Values, Values]:
     """The least that the largest row of `matrix @ shares` can be, weights of the rows, and the shares.
 
     The matrix has no negative numbers. Shares and weights are zero or more, and each add up to 1. The weights prove the
-    value: no column of `weights @ matrix` is less, so no shares can do better.
+    value: no column of `weights @ matrix` is less, so no shares can do better; but for 1e-7 of the largest number.
 
     For example, in two rows the columns (10, 2) and (4, 8): with the shares 1/3 and 2/3 both rows are 6. With the
     weights 1/2 and 1/2 both columns are 6.
@@ -38,12 +40,12 @@ def balanced_shares(matrix: Values) -> tuple[float, Values, Values]:
     basis = np.arange(columns, columns + rows)
     for pivot in range(MOST_PIVOTS):
         gains = table[-1, :-1]
-        entering = int(gains.argmin() if pivot < STEEPEST else (gains < -TINY).argmax())
-        if gains[entering] >= -TINY:
+        entering = int(gains.argmin() if pivot < STEEPEST else (gains < -GAIN).argmax())
+        if gains[entering] >= -GAIN:
             break
         column = table[:-1, entering]
         ratios = np.full(rows, np.inf)
-        np.divide(table[:-1, -1], column, out=ratios, where=column > TINY)
+        np.divide(table[:-1, -1], column, out=ratios, where=column > PIVOT)
         leaving = int(ratios.argmin())
         table[leaving] /= table[leaving, entering]
         others = table[:, entering].copy()
