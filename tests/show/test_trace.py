@@ -10,9 +10,11 @@ import pytest
 from meshwright import Hierarchy, Pipelined, parse_program, write_plan
 from meshwright.measure.records import HEADER
 from meshwright.planning.plan import DEFAULT_PROGRAM
-from meshwright.show.trace import MEASURED, MOST_DEVICES, PREDICTED, trace_document
+from meshwright.show.trace import FIRST_PROCESS, MEASURED, MOST_DEVICES, PREDICTED, microseconds, trace_document
 from tests.cli.test_verbs import run
 from tests.export.plans import plan_of
+from tests.show.chromium import started
+from tests.show.perfetto import opened, rows
 from tests.show.plans import FORMS, best, measurement
 
 
@@ -23,6 +25,16 @@ def tracks(document: dict[str, Any]) -> dict[tuple[int, int], list[dict[str, Any
         if event["ph"] == "X":
             found.setdefault((event["pid"], event["tid"]), []).append(event)
     return found
+
+
+def whole(microseconds: float) -> int:
+    """Nanoseconds, as Perfetto has them: what is not whole is cut off."""
+    return int(microseconds * 1000)
+
+
+@pytest.mark.parametrize("number", [0, 1, 999, 1001, 4_003, 1_234_567, 86_400_000_000_123])
+def test_times_are_whole_nanoseconds(number: int) -> None:
+    assert whole(json.loads(json.dumps(microseconds(number)))) == number
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -37,7 +49,7 @@ def test_events_are_sorted_named_and_do_not_overlap(form: str) -> None:
     assert set(found) == named
     for (_, track), each in found.items():
         for one, following in pairwise(each):
-            assert one["ts"] + one["dur"] <= following["ts"] + 1e-3
+            assert whole(one["ts"]) + whole(one["dur"]) <= whole(following["ts"])
         if track == PREDICTED:
             total = sum(planned.seconds for planned in plan.communications)
             assert sum(event["dur"] for event in each) == pytest.approx(total * 1e6, abs=0.01)
@@ -59,7 +71,35 @@ def test_only_masters_take_part_in_steps_of_masters() -> None:
     text = "Reduce inside node; AllReduce masters of node; Broadcast inside node"
     plan = plan_of(Pipelined.of(parse_program(text, hierarchy)), hierarchy)
     found = [event for event in trace_document(plan)["traceEvents"] if event["name"] == "AllReduce masters of node"]
-    assert {event["pid"] for event in found} == {1, 3}  # devices 0 and 2
+    assert {event["pid"] for event in found} == {FIRST_PROCESS, FIRST_PROCESS + 2}  # devices 0 and 2
+
+
+SLICES = """select process.name, thread.name, thread.tid, slice.name, slice.ts, slice.dur, slice.depth from slice
+join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)"""
+
+
+def test_the_perfetto_ui_shows_every_event(tmp_path: Path) -> None:
+    """All of them with their times, processes in the order of devices, and nothing that it calls an error."""
+    plan = best("in chunks")
+    document = trace_document(plan, [measurement(plan, plan.program_text(plan.reductions[0]), [0.1])])
+    (tmp_path / "trace.json").write_text(json.dumps(document))
+    names = {
+        (event["name"], event["pid"], event["tid"]): event["args"].get("name")
+        for event in document["traceEvents"]
+        if event["ph"] == "M"
+    }
+    expected = []
+    for (process, track), events in tracks(document).items():
+        whose = names["process_name", process, 0], names["thread_name", process, track], track
+        expected += [[*whose, event["name"], whole(event["ts"]), whole(event["dur"]), 0] for event in events]
+    with started() as browser, opened(browser, tmp_path / "trace.json") as page:
+        assert rows(page, "select name, value from stats where severity <> 'info' and value > 0") == []
+        assert sorted(rows(page, SLICES)) == sorted(expected)
+        page.wait_for_function("app.trace.workspace.children.length === 64")
+        shown = page.evaluate("app.trace.workspace.children.map((each) => each.name)")
+        assert [name.split()[1] for name in shown] == [f"{device:02}" for device in range(64)]
+        page.get_by_text("device 00 ").first.click()
+        page.get_by_text("communications, measured").first.wait_for()
 
 
 def test_measured_beside_predicted(tmp_path: Path) -> None:
@@ -75,8 +115,8 @@ def test_measured_beside_predicted(tmp_path: Path) -> None:
     done = run(*arguments, "--measurements", f"{tmp_path}/measured.jsonl")
     assert done.exit_code == 0, done.stderr
     found = tracks(json.loads((tmp_path / "trace.json").read_text()))
-    (event,) = found[1, MEASURED]
+    (event,) = found[FIRST_PROCESS, MEASURED]
     assert event["dur"] == 3e6
-    first, second = found[1, PREDICTED]
+    first, second = found[FIRST_PROCESS, PREDICTED]
     assert first["ts"] == event["ts"] == 0
     assert second["ts"] == 3e6  # after what was measured, which took longer

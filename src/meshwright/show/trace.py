@@ -2,12 +2,16 @@
 
 A process is a device. Its first track has the communications one after the other, each once; the second has what was
 measured of them. Below, there is a track for the links of each level, and more than one where steps overlap there.
+
+Perfetto drops an event that overlaps another one of its track, be it by a nanosecond. So times are whole nanoseconds
+here, and written so that they still are when a reader multiplies the microseconds of the file by 1000 and cuts off the
+rest.
 """
 
 import json
 from collections.abc import Sequence
 from itertools import islice, product
-from math import prod
+from math import inf, nextafter, prod
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,10 @@ MOST_EVENTS = 400_000
 PREDICTED, MEASURED = 1, 2
 """The tracks of the whole communications."""
 
+FIRST_PROCESS = 1000
+"""The number of the first device's process, to which Perfetto adds its name: device 12 is process 1012, where all have
+one. Process 0 would be an idle processor."""
+
 Event = dict[str, Any]
 
 
@@ -50,13 +58,13 @@ def trace_document(plan: Plan, measurements: Sequence[Measurement] = ()) -> dict
         about["shown"] = f"{len(devices)} of {system.devices:,} devices have a process; the others do the same"
     measured = [seen(plan, planned, measurements) for planned in plan.communications]
     names, events = [], []
-    for device in devices:
-        one = _Device(plan, device)
+    for process, device in enumerate(devices, FIRST_PROCESS):
+        one = _Device(plan, device, process)
         start = 0.0
         for planned, line, known in zip(plan.communications, lines, measured, strict=True):
             one.add(planned, line, start, known)
             start += max(planned.seconds, known.seconds if known else 0.0)
-        names += one.names()
+        names += one.names(len(str(devices[-1])))
         events += one.events
     events.sort(key=lambda event: (event["ts"], event["pid"], event["tid"]))
     return {"traceEvents": [*names, *events], "displayTimeUnit": "ms", "otherData": about}
@@ -73,51 +81,56 @@ def _devices(counts: Sequence[int], most: int) -> list[int]:
 class _Device:
     """The events of one device."""
 
-    def __init__(self, plan: Plan, device: int) -> None:
-        self.plan, self.device = plan, device
+    def __init__(self, plan: Plan, device: int, process: int) -> None:
+        self.plan, self.device, self.process = plan, device, process
         self.levels = [level.name for level in plan.placement.system.levels]
         self.events: list[Event] = []
-        self.busy: dict[tuple[int, int], float] = {}  # by level and lane, when the last event ends
+        self.busy: dict[tuple[int, int], int] = {}  # by level and lane, the nanosecond in which the last event ends
 
     def add(self, planned: Planned, line: Timeline, start: float, known: Seen | None) -> None:
         """Add one of the plan's communications, which starts at `start` seconds, and what was measured of it."""
         one, axes = planned.communication, planned.communication.axes
         name = one.name or describe(planned)
         args = {"program": self.plan.program_text(planned), "count": one.count, "hidden": one.hidden}
-        self._event(PREDICTED, name, start, start + planned.seconds, args | {"bytes": one.bytes})
+        at = nanoseconds(start)
+        self._event(PREDICTED, name, at, nanoseconds(start + planned.seconds), args | {"bytes": one.bytes})
         if known is not None:
-            self._event(MEASURED, name, start, start + known.seconds, {"engine": known.engine})
+            self._event(MEASURED, name, at, nanoseconds(start + known.seconds), {"engine": known.engine})
         digits = _digits(self.plan.placement, axes, self.device)
         for span in line.spans():
             flow = line.flows[span.flow]
             if flow.program is not None and not _takes_part(flow.program.steps[span.step], digits):
                 continue
-            begin, end = start + span.start, start + span.end
+            begin, end = nanoseconds(start + span.start), nanoseconds(start + span.end)
             for load in (load for load in span.phase.loads if load.bytes):
                 args = {"chunk": span.chunk, "algorithm": flow.costs[span.step].algorithm}
                 args |= {"link_bytes": load.bytes, "link_seconds": load.seconds}
-                lane = self._lane(self.levels.index(load.level), begin, end)
-                self._event(lane, flow.names[span.step], begin, end, args)
+                track, free = self._lane(self.levels.index(load.level), begin, end)
+                self._event(track, flow.names[span.step], max(begin, free), end, args)
 
-    def _lane(self, level: int, start: float, end: float) -> int:
-        """The number of a track of a level where nothing is under way."""
+    def _lane(self, level: int, start: int, end: int) -> tuple[int, int]:
+        """The number of a track of a level where nothing is under way, and since when that is so.
+
+        What is rounded may seem to overlap by a nanosecond what it follows.
+        """
         lane = 0
-        while self.busy.get((level, lane), 0.0) > start + 1e-12:
+        while (free := self.busy.get((level, lane), 0)) > start + 1:
             lane += 1
-        self.busy[level, lane] = end
-        return _track(level, lane)
+        self.busy[level, lane] = max(free, end)
+        return _track(level, lane), free
 
-    def _event(self, track: int, name: str, start: float, end: float, args: dict[str, Any]) -> None:
-        # Both ends are rounded, to nanoseconds, so that events which follow each other still do.
-        begin, until = round(start * 1e6, 3), round(end * 1e6, 3)
+    def _event(self, track: int, name: str, start: int, end: int, args: dict[str, Any]) -> None:
         kind = "measured" if track == MEASURED else "predicted"
-        event = {"ph": "X", "name": name, "cat": kind, "pid": _process(self.device), "tid": track, "ts": begin}
-        self.events.append(event | {"dur": round(until - begin, 3), "args": args})
+        event = {"ph": "X", "name": name, "cat": kind, "pid": self.process, "tid": track, "ts": microseconds(start)}
+        self.events.append(event | {"dur": microseconds(max(0, end - start)), "args": args})
 
-    def names(self) -> list[Event]:
-        """The names of the process and its tracks."""
+    def names(self, width: int) -> list[Event]:
+        """The names of the process and its tracks; Perfetto sorts processes by their names, so numbers have a width."""
         at = ", ".join(f"{axis} {k}" for axis, k in self.plan.placement.coordinates(self.device).items())
-        found = [_name("process_name", _process(self.device), 0, name=f"device {self.device} ({at})")]
+        found = [
+            _name("process_name", self.process, 0, name=f"device {self.device:0{width}} ({at})"),
+            _name("process_sort_index", self.process, 0, sort_index=self.process),
+        ]
         tracks = {PREDICTED: "communications, predicted"}
         if any(event["tid"] == MEASURED for event in self.events):
             tracks[MEASURED] = "communications, measured"
@@ -125,8 +138,8 @@ class _Device:
             more = f" ({lane + 1})" if lane else ""
             tracks[_track(level, lane)] = f"links of {self.levels[level]}, predicted{more}"
         for track, name in tracks.items():
-            found.append(_name("thread_name", _process(self.device), track, name=name))
-            found.append(_name("thread_sort_index", _process(self.device), track, sort_index=track))
+            found.append(_name("thread_name", self.process, track, name=name))
+            found.append(_name("thread_sort_index", self.process, track, sort_index=track))
         return found
 
 
@@ -146,13 +159,24 @@ def _takes_part(step: Step, digits: Sequence[int]) -> bool:
     return not (step.grouping.masters and any(digits[step.grouping.last + 1 :]))
 
 
-def _process(device: int) -> int:
-    """The number of a device's process: Perfetto takes process 0 to be an idle processor."""
-    return device + 1
+def nanoseconds(seconds: float) -> int:
+    """Seconds as whole nanoseconds."""
+    return round(seconds * 1e9)
+
+
+def microseconds(number: int) -> float:
+    """Nanoseconds as microseconds, from which they come again where a reader cuts off what is not whole.
+
+    >>> microseconds(1001), int(1.001 * 1000), int(microseconds(1001) * 1000)
+    (1.0010000000000001, 1000, 1001)
+    """
+    found = number / 1000
+    return found if int(found * 1000) >= number else nextafter(found, inf)
 
 
 def _track(level: int, lane: int) -> int:
-    return 1000 * (level + 1) + lane
+    """The number of a track, which no process has: Perfetto would take it for the main one and put it first."""
+    return 10_000 * (level + 1) + lane
 
 
 def _name(what: str, process: int, track: int, **args: Any) -> Event:
