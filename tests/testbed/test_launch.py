@@ -1,6 +1,6 @@
 """`launch` on several emulated hosts, started by torchrun and by mpirun: ranks are those of the plan's placement.
 
-The script only writes down its ranks. What scripts compute with a plan is tested in tests/torch/test_dropin.py.
+The script only writes down its ranks. What scripts compute with a plan is tested in tests/torch.
 """
 
 import shutil
@@ -13,8 +13,9 @@ import pytest
 
 from meshwright.runtime.dropin import DEVICE
 from meshwright.testbed import Testbed
-from tests.torch.test_dropin import installed as installed
-from tests.torch.test_dropin import plan as plan
+from tests.torch.conftest import inductor as inductor
+from tests.torch.conftest import installed as installed
+from tests.torch.conftest import plan as plan
 
 SCRIPT = """
 import os, pathlib, socket

@@ -23,9 +23,10 @@ SCRIPT = Path(__file__).with_name("script.py")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gpt"
 
 
-def run_script(rank: int, folder: str, plan: str | None, *cases: str) -> str:
+def run_script(rank: int, folder: str, plan: str | None, inductor: str, *cases: str) -> str:
     """Run the script as PyTorch's autoloading lets it run; the table at the end."""
     warnings.simplefilter("ignore")  # PyTorch's, about names that are to change
+    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": inductor, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     if plan is not None:
         os.environ["MESHWRIGHT_PLAN"] = plan
         autoload.start()
@@ -80,9 +81,10 @@ def tuned(rank: int, plan: str, out: str) -> str:
         dist.all_reduce(tensor)
         assert torch.equal(tensor, 4 * torch.arange(16_384, dtype=torch.int32) + 6)
     dist.destroy_process_group()
-    from meshwright.torch.dropin import _tally
+    from meshwright.torch.dropin import _session, _tally
 
-    return _tally.table()
+    assert _session is not None
+    return _tally.table(_session.gain)
 
 
 def _check_methods() -> None:

@@ -160,9 +160,9 @@ def collectives() -> list[torch.Tensor]:
     for root in (0, 3):
         rooted = torch.full((5,), float(rank))
         dist.broadcast(rooted, root)
-        summed = torch.full((7,), rank)
+        summed = torch.full((700,), rank)
         dist.reduce(summed, root)
-        found += [rooted, summed if rank == root else torch.zeros(7)]
+        found += [rooted, summed if rank == root else torch.zeros(700)]
     for op in (dist.ReduceOp.PRODUCT, dist.ReduceOp.BAND, dist.ReduceOp.MIN):
         mine = torch.arange(1, 9) + rank
         dist.all_reduce(mine, op, group=pairs[rank % 2])
@@ -196,6 +196,8 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 def main() -> None:
     folder, *names = sys.argv[1:]
     torch.set_num_threads(1)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as scripts do that mpirun starts
+        os.environ.setdefault(name, os.environ.get(f"OMPI_COMM_WORLD_{name.removeprefix('WORLD_')}", ""))
     dist.init_process_group("gloo", timeout=timedelta(seconds=200))
     found = {name: [each.tolist() for each in CASES[name]()] for name in names or CASES}
     Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps([os.environ["LOCAL_RANK"], found]))

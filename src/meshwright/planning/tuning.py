@@ -98,6 +98,19 @@ def candidates(plan: Plan, planned: Planned, payload: int, best: int) -> list[Pi
     ]
 
 
+def gain(plan: Plan, planned: Planned, payload: int) -> float | None:
+    """How many times as fast as the library's own collective the programs for a payload were measured to be.
+
+    None where they were not measured, or elsewhere than on the plan's system and placement.
+    """
+    found = planned.tuned_at(payload)
+    if found is None or found.where != where(plan.placement):
+        return None
+    known = {one.pipelined: one.seconds for one in (found.chosen, *found.compared)}
+    own = known.get(None, known.get(own_program(plan, planned)))
+    return own / found.chosen.seconds if own is not None and found.chosen.seconds else None
+
+
 def check_tunable(plan: Plan) -> None:
     """Refuse a plan that holds nothing to choose from."""
     for planned in plan.reductions:

@@ -33,6 +33,9 @@ LAUNCHERS = (
 )
 """The variables in which launchers tell a process its rank and the number of ranks: torchrun, Open MPI and Slurm."""
 
+HOSTS = "GROUP_WORLD_SIZE"
+"""The variable in which torchrun tells how many of its agents there are: one on each host."""
+
 OLDEST = (2, 11)
 """The oldest PyTorch whose process groups Meshwright can stand in for."""
 
@@ -87,7 +90,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     system, at = plan.placement.system, seat(environment)
     check_devices(system, world, tuned=plan.is_tuned)
     # Only what all ranks see alike is refused here; who sits in a wrong seat is found out when ranks can talk.
-    if at is not None and (fault := layout_fault(system, {0: Seat(0, at.local_size)})):
+    if _hosts_alike(environment, at, world) and (fault := layout_fault(system, {0: at and Seat(0, at.local_size)})):
         raise EngineError(fault)
     if environment.get(RERANK) == "0":
         return
@@ -95,6 +98,14 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     for name, _ in LAUNCHERS:
         if environment.get(name) == str(rank):
             environment[name] = str(device_ranks(plan.placement)[rank])
+
+
+def _hosts_alike(environment: Mapping[str, str], at: Seat | None, world: int) -> bool:
+    """Whether all hosts may have as many processes as this one; torchrun tells the number of hosts."""
+    hosts = environment.get(HOSTS, "")
+    if at is None:
+        return False
+    return at.local_size * int(hosts) == world if hosts.isdecimal() else not world % max(at.local_size, 1)
 
 
 def device_ranks(placement: Placement) -> list[int]:

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, _register_process_gro
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from meshwright.errors import EngineError, MeshwrightError
+from meshwright.language.goals import Goal
 from meshwright.planning.plan import Plan
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.tuning import retuned
@@ -102,6 +103,15 @@ class Session:
         if self.rank == 0:
             write(self.recorder.wish, self.world, told)
 
+    def gain(self, group: str, collective: str, size: int) -> float | None:
+        """How many times as fast as the library's own collective the plan's programs were measured to be."""
+        found = (
+            service.gain(Goal(collective), size)
+            for service in self.services
+            if service.members.label == group and collective in list(Goal)
+        )
+        return next((each for each in found if each is not None), None)
+
     def _write(self, path: str, plan: Plan) -> None:
         """Write the plan with what the first calls have found out."""
         for service in self.services:
@@ -174,5 +184,5 @@ def _replace(native: dist.ProcessGroup, planned: PlannedGroup) -> None:
 @partial(at_end.__setitem__, 0)
 def _report() -> None:
     """Rank 0 says what was carried out by the plan, and what natively."""
-    if _session is not None and _session.rank == 0 and (table := _tally.table()):
+    if _session is not None and _session.rank == 0 and (table := _tally.table(_session.gain)):
         print(f"meshwright: the collectives of rank 0\n{table}", end="", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import Store
 
 from meshwright.language.goals import Goal, Holding
 from meshwright.planning.plan import Plan
+from meshwright.planning.tuning import gain
 from meshwright.runtime.agreement import call_checks
 from meshwright.runtime.calls import Calls, Prepared
 from meshwright.runtime.role import Role, program_at, role_groups
@@ -130,6 +131,13 @@ class Service:
 
     def _prepare(self, goal: Goal, given: Tensor, out: Tensor | None, op: str) -> Prepared:
         return self.calls.prepare(goal, given, out, op, self.over[goal])
+
+    def gain(self, goal: Goal, size: int) -> float | None:
+        """How many times as fast as the library's own collective calls of a size were measured to be; None if not."""
+        if goal not in self.over:
+            return None
+        plan = self.plan if self.calls.tuner is None else self.calls.tuner.plan_with("torch")
+        return gain(plan, plan.reductions[self.calls.choose(goal, self.over[goal], size)], size)
 
     def close(self) -> None:
         """Finish what is under way, and give all back."""

@@ -1,6 +1,7 @@
 """The tally: how often the collectives of this rank were carried out by a plan's programs, and how often natively."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.text.units import format_bytes, format_seconds
@@ -28,6 +29,11 @@ class Sum:
         self.seconds += seconds
 
 
+Gain = Callable[[str, str, int], float | None]
+"""How many times as fast as the library's own collective calls of a group, a collective and a size were measured to
+be when they were tuned; None if they were not."""
+
+
 class Tally:
     """Counts calls by kind."""
 
@@ -49,21 +55,26 @@ class Tally:
                 found.timed += 1
                 found.seconds += seconds
 
-    def table(self) -> str:
-        """What was counted, most bytes first; empty where nothing was."""
+    def table(self, gain: Gain = lambda *_: None) -> str:
+        """What was counted, most bytes first; empty where nothing was. What was tuned has its measured gain."""
         ordered = sorted(self.sums.items(), key=lambda item: -item[1].bytes)
         rows = [
-            [group, collective, format_bytes(size), "plan" if planned else "library", *_cells(found)]
+            [
+                *(group, collective, format_bytes(size), "plan" if planned else "library", *_cells(found)),
+                _times(gain(group, collective, size)),
+            ]
             for (group, collective, size, planned), found in ordered[:MOST_ROWS]
         ]
         if len(ordered) > MOST_ROWS:
             rest = Sum()
             for _, found in ordered[MOST_ROWS:]:
                 rest.add(found.calls, found.bytes, found.timed, found.seconds)
-            rows.append([f"{len(ordered) - MOST_ROWS} other kinds", "", "", "", *_cells(rest)])
+            rows.append([f"{len(ordered) - MOST_ROWS} other kinds", "", "", "", *_cells(rest), ""])
         if not rows:
             return ""
-        lines = [["group", "collective", "size", "by", "calls", "bytes", "time"], *rows]
+        lines = [["group", "collective", "size", "by", "calls", "bytes", "time", "tuned gain"], *rows]
+        if not any(row[-1] for row in rows):
+            lines = [line[:-1] for line in lines]
         widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
         return "".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -76,3 +87,7 @@ def _cells(found: Sum) -> list[str]:
     seconds = format_seconds(found.seconds * found.calls / found.timed) if found.timed else "-"
     about = "about " if 0 < found.timed < found.calls else ""
     return [f"{found.calls:,}", format_bytes(found.bytes), f"{about}{seconds}"]
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"
