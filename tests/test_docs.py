@@ -207,7 +207,7 @@ def test_commands_run(command: list[str]) -> None:
 def test_what_commands_print(block: Block) -> None:
     first, *shown = block.text.splitlines()
     (command,) = commands(first)
-    lines = [line.rstrip() for line in run(*command).stdout.splitlines()]
+    lines = [line.rstrip() for line in run(*command, columns=100).stdout.splitlines()]
     at = 0
     for expected in shown:
         if expected != "…":

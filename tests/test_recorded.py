@@ -171,7 +171,7 @@ def test_stages_of_a_pipeline_are_found_from_their_messages() -> None:
     found = to_workload(calls, 8, 2)
     assert found.workload.axes == {"axis1": 4, "axis2": 2}
     assert [(one.name, one.count) for one in found.workload.communications] == [
-        ("point-to-point forward of 1000B", 2),
+        ("point-to-point forward of 1kB", 2),
         ("point-to-point backward of 500B", 2),
     ]
     around = [*calls, Recorded(6, "point-to-point", world, 1000, 4, to=0)]

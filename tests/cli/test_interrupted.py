@@ -22,6 +22,7 @@ from meshwright.planning.constraints import Constraint
 from meshwright.planning.planner import Planner
 from meshwright.planning.ranking import Ranking, Sofar
 from meshwright.planning.terms import Found, Problem
+from tests.cli.test_verbs import run
 
 SYSTEM = "a=8@25GB/s,b=8@50GB/s,c=8@50GB/s,d=8@200GB/s"
 REDUCTIONS = [f"--reduce={pair}=256MiB" for pair in ("w+x", "x+y", "y+z", "w+z", "w+y")]
@@ -42,7 +43,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, number: int = signa
     monkeypatch.setattr(search, "PATIENCE", 300)
     monkeypatch.setattr(sweep, "REPORTED", 1)
     monkeypatch.setattr(planner, "searching", stopped)
-    return CliRunner().invoke(main, [*COMMAND, *more])
+    return run(*COMMAND, *more)
 
 
 @pytest.mark.parametrize("after", [0, 20])
@@ -121,7 +122,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, after: int, number: int, *more: str)
 
     monkeypatch.setattr(Planner, "best", stopped)
     command = ["plan", "--workload", "dense-70b", "--system", "dgx-h100:8", "--top", "3"]
-    return CliRunner().invoke(main, [*command, "--choose", "shard,tensor,pipeline", "--axes", "data=1", *more])
+    return run(*command, "--choose", "shard,tensor,pipeline", "--axes", "data=1", *more)
 
 
 def test_ctrl_c_gives_the_best_sizes_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -93,8 +93,7 @@ def test_torch_locally_as_a_table_from_a_folder_with_traps(plan_file: Path, tmp_
     head, *rows = done.stdout.splitlines()
     assert head.split() == ["reduction", "bytes", "time", "predicted", "default", "speedup", "result", "program"]
     assert "all ranks are on this machine, whose links are not the plan's" in done.stderr
-    assert len(rows) == 6
-    assert all("1kB" in row and "right on all ranks" in row for row in rows)
+    assert sum("1kB" in row and " right " in row for row in rows) == 6
 
 
 @MPI

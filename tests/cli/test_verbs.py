@@ -16,8 +16,9 @@ from meshwright.cli import main
 HYBRID = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+def run(*arguments: str, columns: int = 1000) -> Result:
+    """What a command gives; so wide that no sentence is broken, which tests/cli/test_width.py looks at."""
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, list(arguments))
 
 
 def run_json(*arguments: str) -> Any:
@@ -148,7 +149,7 @@ def test_systems() -> None:
     names = [system["name"] for system in run_json("systems")["systems"]]
     assert "gcp-a100" in names
     text = run("systems").stdout
-    assert "node=4@8GB/s, gpu=8@135GB/s (ring)" in text
+    assert "node=4@8GB/s; gpu=8@135GB/s (ring)" in text
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,12 @@ SINGLE = {
     "pcie-box.xml": "numa=2@10GB/s gpu=4@31.5GB/s",
     "mi300x.xml": "gpu=8@448GB/s",
     "p5-vendor.xml": "gpu=8@31.5GB/s",
-    "ndv5-vendor.xml": "numa=2@22GB/s gpu=4@63.01GB/s",
+    "ndv5-vendor.xml": "numa=2@22GB/s gpu=4@63GB/s",
     "gb200-trays.xml": "node=2@3.6TB/s/900GB/s gpu=4@900GB/s",
     "h100-smi.txt": "gpu=8@450GB/s",
     "bridges-smi.txt": "numa=2 island=2 gpu=2@100GB/s",
     "pcie-smi.txt": "numa=2 pci=2 gpu=2",
-    "gpus-hwloc.xml": "numa=2 gpu=2@63.02GB/s",
+    "gpus-hwloc.xml": "numa=2 gpu=2@63GB/s",
     "nvlink-hwloc.xml": "gpu=8@450GB/s",
     "cores-hwloc.xml": "socket=2 core=4",
     "tree.conf": "spine=2@200GB/s leaf=2 node=4",
@@ -188,9 +188,9 @@ def test_a_host_that_says_its_name() -> None:
     assert of(hwloc).hosts == ("n3",)
     both = of(hwloc, hwloc.replace('"n3"', '"n4.cluster.local"'))
     assert both.hosts == ("n3", "n4")
-    assert text(both) == "node=2 numa=2 gpu=2@63.02GB/s"
+    assert text(both) == "node=2 numa=2 gpu=2@63GB/s"
     racks = of("host,rack\nn1,1\nn2,1\nn3,2\nn4,2\n", hwloc)
-    assert text(racks) == "rack=2 node=2 numa=2 gpu=2@63.02GB/s"
+    assert text(racks) == "rack=2 node=2 numa=2 gpu=2@63GB/s"
     assert racks.notes[0] == "n1, n2, n4: nothing is said of their inside, so they are taken to be like n3"
 
 
@@ -200,7 +200,7 @@ def test_links_that_hwloc_tells() -> None:
     assert (link.fabric, link.bypass, link.reduces) == (Fabric.SWITCH, True, True)
     assert of(hwloc).sources["gpu"] == "18 x NVLink of 25 GB/s"
     untold = of(hwloc.replace("NVLinkBandwidth", "X"))
-    assert text(untold) == "numa=2 gpu=4@63.02GB/s"
+    assert text(untold) == "numa=2 gpu=4@63GB/s"
     assert "add the output of `nvidia-smi topo -m`" in untold.notes[0]
     third = of(hwloc.replace("H100 80GB HBM3", "B200").replace("125000", "250000").replace("100000 ", "200000 "))
     assert third.sources["gpu"] == "18 x NVLink of 50 GB/s"

@@ -17,6 +17,7 @@ from meshwright.measure.here import numa_node
 from meshwright.measure.peers.peers import Peers, job_engine, with_slurm
 from meshwright.measure.probing import measure_job
 from meshwright.runtime.launch import find_program, mpirun_command
+from meshwright.text.units import parse_bandwidth
 from tests.cli.test_verbs import run
 from tests.discovery.test_files import FILES
 from tests.ranks import results, run_ranks
@@ -167,6 +168,6 @@ def test_ranks_of_mpi_tell_where_they_are() -> None:
     document = json.loads(done.stdout)
     (level,) = document["system"]["levels"]
     assert (level["name"], level["count"]) == ("rank", 2)
-    assert float(level["bandwidth"].removesuffix("B/s")) > 0
+    assert parse_bandwidth(level["bandwidth"]) > 0
     assert document["sources"] == {"rank": "measured"}
     assert document["measured"]["levels"][0]["groups"] == [[0], [1]]

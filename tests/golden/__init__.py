@@ -87,7 +87,8 @@ def _run(words: list[str]) -> Iterator[str]:
         yield from _marked("|", _shown(Path(name).read_text(encoding="utf-8"), name.endswith(".json")))
         return
     assert program == "meshwright", words
-    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+    columns = 1000 if _is_timed(arguments) else 100  # where lines are broken follows from the times
+    runner = CliRunner(env={"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"})
     done = runner.invoke(main, arguments, prog_name="meshwright")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -112,13 +113,17 @@ def _shown(text: str, is_json: bool) -> str:
 
 def _untimed(arguments: list[str], text: str) -> str:
     """What a command prints, without the times that it has measured."""
-    if arguments[:1] == ["run"] and "--help" not in arguments:
+    if _is_timed(arguments):
         text = re.sub(r'"(seconds|default_seconds|speedup)": [^,\n]+', r'"\1": "…"', text)
         # The width of a column follows from its times.
         return re.sub(r"(\S) +", r"\1 ", re.sub(r"\b[\d.e-]+([mun]?s|x) ", "… ", text))
     if arguments[:1] == ["reproduce"]:
         return re.sub(r"\| [\d.]+ \|$", "| … |", text, flags=re.MULTILINE)
     return text
+
+
+def _is_timed(arguments: list[str]) -> bool:
+    return arguments[:1] == ["run"] and "--help" not in arguments
 
 
 _NUMBER = re.compile(r"(\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)")

@@ -11,7 +11,7 @@ import sys
 import warnings
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -113,11 +113,20 @@ def _show(message: Warning | str, category: type[Warning], *where: Any, **_: Any
     click.echo(text, nl=False, err=True)
 
 
-class _BadInput(click.ClickException):
+class _Told(click.ClickException):
+    """An error that is one sentence or two; on a terminal it is wrapped."""
+
+    def show(self, _file: IO[Any] | None = None) -> None:
+        from meshwright.cli.output import say
+
+        say(f"Error: {self.message}")
+
+
+class _BadInput(_Told):
     exit_code = 2
 
 
-class _FailedRun(click.ClickException):
+class _FailedRun(_Told):
     exit_code = 3
 
 

@@ -11,6 +11,7 @@ from meshwright.cli.progress import progress
 from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, misses, report, scatter
 from meshwright.measure.records import read_measurements
+from meshwright.placement.placement import format_placement
 from meshwright.show.accuracy import accuracy_view
 from meshwright.show.report import write_report
 from meshwright.system.read import load_system
@@ -89,7 +90,7 @@ def _why(pair: Pair) -> str:
     """What is off about the program that was predicted best, and about the fastest."""
     chosen, fastest = pair.chosen, pair.fastest
     return (
-        f"{pair.system} {[list(row) for row in pair.matrix]} over {'+'.join(pair.over)}: predicted best is "
+        f"{pair.system} {format_placement(pair.axes, pair.matrix)} over {'+'.join(pair.over)}: predicted best is "
         f"'{chosen.program}', {format_seconds(chosen.predicted)} predicted and {format_seconds(chosen.measured)} "
         f"measured ({chosen.error:+.0%}); fastest is '{fastest.program}', {format_seconds(fastest.predicted)} "
         f"predicted and {format_seconds(fastest.measured)} measured ({fastest.error:+.0%}): {pair.loss:.0%} lost"

@@ -117,7 +117,8 @@ def _show(found: Fit, as_json: bool) -> None:
         return
     rows = []
     for level in found.system.levels:
-        bandwidth, latency = format_bandwidth(level.link.bandwidth or 0.0), format_seconds(level.link.latency)
+        bandwidth = format_bandwidth(level.link.bandwidth or 0.0, level.link.bits)
+        latency = format_seconds(level.link.latency)
         errors = [_share(known.get(level.name)) for known in (found.bandwidth_error, found.latency_error)]
         rows.append([level.name, bandwidth, errors[0], latency, errors[1]])
     print_table(["level", "bandwidth", "±", "latency", "±"], rows)

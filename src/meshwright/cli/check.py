@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from meshwright.cli import options
-from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.output import print_json, print_table, print_text, say
 from meshwright.errors import InvalidProgramError
 from meshwright.language.goals import Goal
 from meshwright.language.parse import parse_pipelined
@@ -53,9 +53,11 @@ def check(program_text: str, hierarchy_spec: str, goal: str, as_json: bool) -> N
         found = {"shares": shares} if pipelined.chunks > 1 else {"states": shares[0]["states"]}
         print_json({"valid": True, "program": text, "goal": goal, "hierarchy": str(hierarchy), **found})
         return
-    click.echo(f"valid: {text}")
+    print_text(f"valid: {text}")
     for title, share in zip(text.split(" | "), shares, strict=True):
-        click.echo(f"\n{title}:" if len(shares) > 1 else "")
+        click.echo()
+        if len(shares) > 1:
+            print_text(f"{title}:")
         _print_states(share["states"])
 
 

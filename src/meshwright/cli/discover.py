@@ -10,7 +10,7 @@ import yaml
 
 from meshwright.cli import options
 from meshwright.cli.injob import ask_ranks
-from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.output import print_json, print_table, print_text, say
 from meshwright.cli.progress import progress
 from meshwright.discovery.assemble import Discovery, assemble
 from meshwright.discovery.explore import Measured
@@ -131,7 +131,8 @@ def _show(found: Discovery, out: Path | None, measured: Measured | None) -> None
     rows = []
     for level in found.system.levels:
         link = level.link
-        bandwidth, each = ("" if rate is None else format_bandwidth(rate) for rate in (link.bandwidth, link.per_device))
+        rates = [link.bandwidth, link.per_device]
+        bandwidth, each = ("" if rate is None else format_bandwidth(rate, link.bits) for rate in rates)
         latency = format_seconds(link.latency) if link.latency else ""
         extras = [str(link.fabric)] + [word for word in ("bypass", "reduces") if getattr(link, word)]
         source = found.sources[level.name] or "no figure"
@@ -142,11 +143,11 @@ def _show(found: Discovery, out: Path | None, measured: Measured | None) -> None
     hosts, devices = (
         f"{count} {word}{'s' * (count != 1)}" for count, word in ((len(found.hosts), "host"), (each_host, "device"))
     )
-    click.echo(f"{hosts} of {devices}: {_cut(format_hosts(found.hosts))}")
+    print_text(f"{hosts} of {devices}: {_cut(format_hosts(found.hosts))}")
     for line in _some(found.irregular):
-        click.echo(f"irregular: {line}")
+        print_text(f"irregular: {line}")
     if found.left_out:
-        click.echo(f"left out, so that the rest is regular: {_cut(format_hosts(found.left_out))}")
+        print_text(f"left out, so that the rest is regular: {_cut(format_hosts(found.left_out))}")
     for note in [*found.notes, *(doubts(measured) if measured else [])]:
         say(f"note: {note}")
     if missing := [level.name for level in found.system.levels if level.link.bandwidth is None]:

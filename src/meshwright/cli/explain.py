@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from meshwright.cli import options
-from meshwright.cli.output import print_json, print_table
+from meshwright.cli.output import print_json, print_table, print_text
 from meshwright.cli.ranking import print_ranges, print_undecided
 from meshwright.language.program import step_text
 from meshwright.planning.explain import (
@@ -23,7 +23,7 @@ from meshwright.planning.plan import Plan, Planned, Tuned
 from meshwright.planning.planfile import read_plan
 from meshwright.planning.tuning import own_program
 from meshwright.runtime.calls import describe
-from meshwright.text.units import format_amount, format_bandwidth, format_bytes, format_seconds
+from meshwright.text.units import format_amount, format_bandwidth, format_seconds, format_size
 
 
 @click.command()
@@ -46,15 +46,17 @@ def explain(plan_path: Path, as_json: bool) -> None:
         )
         return
     for line in why(plan):
-        click.echo(line)
+        print_text(line)
     for planned in plan.reductions:
-        click.echo(_head(planned, f"default {format_seconds(planned.default_seconds)}, "))
+        click.echo()
+        print_text(_head(planned, f"default {format_seconds(planned.default_seconds)}, "))
         for tuned in planned.tuned:
-            click.echo(f"  {_tuned(plan, planned, tuned)}")
+            print_text(f"  {_tuned(plan, planned, tuned)}")
         _print(plan, planned)
     for transfer in plan.transfers:
-        click.echo(_head(transfer, ""))
-        click.echo(f"  {why_transfer(plan, transfer)}")
+        click.echo()
+        print_text(_head(transfer, ""))
+        print_text(f"  {why_transfer(plan, transfer)}")
     click.echo("\nWhat would help, with the same programs:")
     _print_helps(plan, helps)
     if not helps:
@@ -69,7 +71,7 @@ def explain(plan_path: Path, as_json: bool) -> None:
 
 def _print_helps(plan: Plan, helps: list[Help]) -> None:
     for entry in helps:
-        click.echo(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
+        print_text(f"  {entry.change}: {format_seconds(entry.seconds)}, {plan.seconds / entry.seconds:.2f}x faster")
 
 
 def _head(planned: Planned, default: str) -> str:
@@ -80,14 +82,14 @@ def _head(planned: Planned, default: str) -> str:
     more = f" ({', '.join(details)})" if details else ""
     called = f"{one.name}{more}: " if one.name else f"{', '.join(details)}: " if details else ""
     times = f"{format_seconds(planned.seconds)} ({default}bound {format_seconds(planned.bound_seconds)})"
-    return f"\n{called}{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}: {times}"
+    return f"{called}{one.goal} over {'+'.join(one.axes)}, {format_size(one.bytes)}: {times}"
 
 
 def _tuned(plan: Plan, planned: Planned, tuned: Tuned) -> str:
     """What was measured, in words."""
-    calls = f"calls of {format_amount(tuned.least)} to {format_amount(tuned.most + 1)}"
+    calls = f"calls of {format_amount(tuned.least, tuned.bytes)} to {format_amount(tuned.most + 1, tuned.bytes)}"
     time = (
-        f"{format_bytes(tuned.bytes)} took {format_seconds(tuned.chosen.seconds)} ±{format_seconds(tuned.chosen.noise)}"
+        f"{format_size(tuned.bytes)} took {format_seconds(tuned.chosen.seconds)} ±{format_seconds(tuned.chosen.noise)}"
     )
     own = [one.seconds for one in tuned.compared if one.pipelined in (None, own_program(plan, planned))]
     beside = f", the library's own {format_seconds(min(own))}" if own else ""
@@ -131,11 +133,11 @@ def _print(plan: Plan, planned: Planned) -> None:
     if planned.chunks > 1:
         click.echo(f"  in {planned.chunks} chunks; the steps of one of them:")
     for program, chunks in planned.shares[1:]:
-        click.echo(f"  {chunks} of them take another program: {program.text(plan.hierarchy(planned))}")
-    names = plan.hierarchy(planned).names
+        print_text(f"  {chunks} of them take another program: {program.text(plan.hierarchy(planned))}")
+    names, size = plan.hierarchy(planned).names, planned.communication.bytes
     links = {level.name: level.link for level in plan.placement.system.levels}
     for number, (step, cost) in enumerate(zip(planned.program.steps, costs_of(plan, planned), strict=True), 1):
-        how = f"{format_seconds(cost.seconds)}, {cost.algorithm}, {format_amount(cost.held)} held"
+        how = f"{format_seconds(cost.seconds)}, {cost.algorithm}, {format_amount(cost.held, size)} held"
         click.echo(f"\n  {number}. {step_text(step, names)}: {how}")
         rows = [["    call", "", "", "", format_seconds(cost.call)]] if cost.call else []
         for k, phase in enumerate(cost.phases, 1):
@@ -146,8 +148,8 @@ def _print(plan: Plan, planned: Planned) -> None:
                 link = links[load.level]
                 rate = link.per_device if load.limit == "device" else link.bandwidth
                 mark = "* bottleneck" if load.seconds == slowest > phase.latency else ""
-                limit = f"{load.limit} {format_bandwidth(rate or 0)}"
-                amounts = (f"{load.groups:g}", format_amount(load.bytes), limit, format_seconds(load.seconds))
+                limit = f"{load.limit} {format_bandwidth(rate or 0, link.bits)}"
+                amounts = (f"{load.groups:g}", format_amount(load.bytes, size), limit, format_seconds(load.seconds))
                 rows.append([f"    {load.level}", *amounts, mark])
             if phase.processing:
                 mark = "* bottleneck" if phase.processing >= max(slowest, phase.latency) else ""
@@ -165,7 +167,7 @@ def _print_others(plan: Plan, planned: Planned) -> None:
         click.echo(f"\n{describe(planned)}, by size:")
         print_ranges(plan, planned)
     if planned.alternatives:
-        click.echo(f"\n{describe(planned)}, other programs for {format_bytes(planned.communication.bytes)}:")
+        click.echo(f"\n{describe(planned)}, other programs for {format_size(planned.communication.bytes)}:")
         hierarchy = plan.hierarchy(planned)
         rows = [[f"  {format_seconds(t.seconds)}", t.pipelined.text(hierarchy)] for t in planned.alternatives]
         print_table(["  time", "program"], rows)

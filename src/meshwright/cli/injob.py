@@ -2,9 +2,10 @@
 
 import os
 import sys
+from functools import partial
 
 from meshwright.cli.output import stdout_kept
-from meshwright.cli.progress import progress
+from meshwright.cli.progress import Show, progress
 from meshwright.discovery.explore import Measured
 from meshwright.discovery.job import Told, told_groups
 from meshwright.errors import EngineError, SpecError
@@ -27,8 +28,9 @@ def ask_ranks(engine: str | None, timeout: float, measure: bool) -> tuple[list[T
         with stdout_kept():
             peers = join(engine, timeout)
             told = tell(peers)
-            with progress("measuring between ranks"):
-                measured = measure_job(peers, told_groups(told)) if measure else None
+            with progress("measuring between ranks") as show:
+                watch = partial(_watch, show)
+                measured = measure_job(peers, told_groups(told), watch=watch) if measure else None
             peers.close()
     except EngineError as error:
         if error.agreed and (launched(os.environ) or (0, 0))[0]:
@@ -37,3 +39,8 @@ def ask_ranks(engine: str | None, timeout: float, measure: bool) -> tuple[list[T
     if peers.rank:
         sys.exit(0)
     return told, measured
+
+
+def _watch(show: Show, before: int, done: int, batch: int) -> None:
+    """How far it is. What is measured next follows from the results, so only what is left of a batch is known."""
+    show(f"measuring between ranks: {before + done} rounds, {done} of {batch} of this question", done, batch)

@@ -1,5 +1,6 @@
 """What the verbs share that measure: their options, the start of ranks with --local, and the progress bar."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,15 +9,16 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from meshwright import testbed as beds
 from meshwright.cli import options
 from meshwright.cli.output import say, stdout_kept
+from meshwright.cli.progress import bar
 from meshwright.measure.bench import Case, Patience
 from meshwright.measure.jobs import Job, measure_here, measure_on
 from meshwright.measure.records import Measurement
 from meshwright.measure.trials.runners import ENGINES, start_locally
+from meshwright.placement.placement import format_placement
 from meshwright.system.model import System
 
 
@@ -71,8 +73,17 @@ def measure_cases(
 
 @contextmanager
 def _bar(count: int) -> Iterator[Callable[[Measurement], None]]:
-    """A progress bar on stderr, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=count)
-        yield lambda one: bar.update(task, advance=1, description=f"{'+'.join(one.over)} {one.matrix}")
+    """A progress bar on stderr, if that is a terminal: what is being measured, how many are done and how many are left.
+
+    It is opened with the number of measurements, and told of each one as it begins.
+    """
+    with bar(Console(stderr=True)) as line:
+        task = line.add_task(f"0 of {count:,} measured", total=count)
+        begun = itertools.count()
+
+        def begin(one: Measurement) -> None:
+            number = next(begun)
+            what = f"{format_placement(one.axes, one.matrix)} over {'+'.join(one.over)}"
+            line.update(task, completed=number, description=f"{number:,} of {count:,} measured, now {what}")
+
+        yield begin

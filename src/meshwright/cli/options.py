@@ -36,8 +36,9 @@ def out(text: str, name: str = "--out", required: bool = False) -> Callable[[Com
 
 def placement(name: str, multiple: bool = False) -> Callable[[Command], Command]:
     """Placements that a verb is to look at, instead of all."""
-    text = 'Only this placement, like "[[4,1],[1,16]]"' + ("; may be repeated." if multiple else ".")
-    return click.option("--placement", name, multiple=multiple, metavar="MATRIX", help=text)
+    text = "Only this placement: for each axis its factors, outermost first, like data=4x1,shard=1x16"
+    text += "; may be repeated." if multiple else "."
+    return click.option("--placement", name, multiple=multiple, metavar="FACTORS", help=text)
 
 
 def time(name: str, default: str, text: str, zero: bool = False) -> Callable[[Command], Command]:

@@ -5,10 +5,10 @@ from itertools import islice
 import click
 
 from meshwright.cli import options
-from meshwright.cli.output import print_count, print_json, say
+from meshwright.cli.output import print_count, print_json, print_text, say
 from meshwright.cli.progress import counted, listed, progress
 from meshwright.errors import TooLargeError
-from meshwright.placement.placement import count_placements, parse_axes
+from meshwright.placement.placement import count_placements, format_placement, parse_axes
 from meshwright.placement.placement import placements as all_placements
 from meshwright.system.model import System
 from meshwright.system.read import load_system
@@ -58,10 +58,11 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
             }
         )
         return
+    names = [level.name for level in system.levels]
     many = "very many placements" if count is None else f"{count} placement{'s' if count != 1 else ''}"
-    click.echo(f"{many} of {axes_spec} on {system.name}")
+    print_text(f"{many} of {axes_spec} on {system.name}; the factors are those of {' x '.join(names)}")
     for number, placement in enumerate(listed(some, "placements", shown), 1):
-        click.echo(f"\nplacement {number}: {[list(row) for row in placement.matrix]}\n{placement}")
+        click.echo(f"\nplacement {number}: {format_placement(axes, placement.matrix)}\n{placement}")
 
 
 def _count(system: System, axes: dict[str, int], first: int | None) -> int | None:

@@ -201,9 +201,12 @@ def _best_so_far(search: Callable[..., Ranking]) -> Ranking:
         last[:] = [sofar]
         found = sofar.found
         text = f"{found.complete:,} of {sofar.placements:,} placements timed"
-        if found.best:
-            text += f", best so far {format_seconds(found.best[0][0])}, gap {sofar.gap:.1%}"
-        show(text)
+        if not found.best:
+            show(text)
+            return
+        text += f", best so far {format_seconds(found.best[0][0])}, gap {sofar.gap:.1%}"
+        # Most placements are ruled out without timing them: how much is left is told by the gap alone.
+        show(text, 1 / (1 + max(0.0, sofar.gap)), 1)
 
     with progress() as show, _ended_by_ctrl_c(lambda: bool(last and last[0].found.best)):
         return search(watch=watch)
@@ -231,7 +234,8 @@ def _choose(system: System, workload: str, choose: str, axes: dict[str, int], se
     def watch(sofar: Choices) -> None:
         last[:] = [sofar]
         text = f"{sofar.tried:,} of {sofar.ways:,} choices of sizes"
-        show(text + f", best so far {format_seconds(sofar.best[0].seconds)}" if sofar.best else text)
+        best = f", best so far {format_seconds(sofar.best[0].seconds)}" if sofar.best else ""
+        show(text + best, sofar.tried, sofar.ways)
 
     with progress() as show, _ended_by_ctrl_c(lambda: bool(last and last[0].best)):
         return choose_sizes(system, file, free, fixed, watch=watch, **search)

@@ -5,7 +5,7 @@ from itertools import groupby
 import click
 
 from meshwright.cli import options
-from meshwright.cli.output import print_count, print_json
+from meshwright.cli.output import print_count, print_json, print_parts
 from meshwright.cli.progress import counted, listed, progress
 from meshwright.errors import TooLargeError
 from meshwright.language.goals import Goal
@@ -45,4 +45,4 @@ def programs(hierarchy_spec: str, max_steps: int, goal: str, count_only: bool, a
     for length, alike in groupby(every, key=lambda program: len(program.steps)):
         click.echo(f"\n{length} step{'s' if length != 1 else ''}")
         for program in alike:
-            click.echo(f"  {program.text(hierarchy)}")
+            print_parts(f"  {program.text(hierarchy)}")

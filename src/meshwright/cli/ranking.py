@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import click
 
-from meshwright.cli.output import print_table
+from meshwright.cli.drawing import drawn
+from meshwright.cli.output import columns, console, print_table, print_text
 from meshwright.cli.workload import DESCRIBED, described, print_needs
 from meshwright.export.mesh import mesh_code
 from meshwright.language.program import device_groups, step_text
+from meshwright.placement.placement import format_placement
 from meshwright.planning.constraints import Constraint
 from meshwright.planning.explain import other_libraries, undecided, why
 from meshwright.planning.orders import Habit, MeshAlone, gain, mesh_alone
@@ -16,7 +18,7 @@ from meshwright.planning.ranking import Ranking
 from meshwright.planning.sizes import Choices
 from meshwright.runtime.calls import describe
 from meshwright.text.spec import format_counts
-from meshwright.text.units import format_amount, format_bytes, format_seconds
+from meshwright.text.units import format_amount, format_seconds, format_size
 from meshwright.workload.communication import exposed
 from meshwright.workload.workload import Workload
 
@@ -63,14 +65,17 @@ def print_answer(answer: Answer) -> None:
         _print_choices(answer.choices, answer.top)
     best = answer.best
     _print_candidates(answer)
-    click.echo(f"\n{answer.ranking.certificate(answer.constraints)}")
-    click.echo(f"\nThe best, on {best.placement.system.name}, library {best.library.name}:")
+    click.echo()
+    print_text(answer.ranking.certificate(answer.constraints))
+    click.echo()
+    print_text(f"The best, on {best.placement.system.name}, library {best.library.name}:")
     if answer.assumed:
-        click.echo(f"  {_library(best)}")
+        print_text(f"  {_library(best)}")
     sits, reason, predicted = why(best)
     for line in [sits, predicted] if answer.placement_only else [sits, reason, predicted]:
-        click.echo(f"  {line}")
+        print_text(f"  {line}")
     click.echo(f"\n{best.placement}")
+    _draw(best)
     if answer.workload is not None:
         _print_workload(best, answer.workload)
     else:
@@ -84,11 +89,26 @@ def print_answer(answer: Answer) -> None:
         _print_habits(answer.habits, best)
 
 
+def _draw(best: Plan) -> None:
+    """The placement as a drawing, where stdout is a terminal."""
+    out = console()
+    if out.is_terminal and (lines := drawn(best.placement, columns())):
+        click.echo("\nEvery device by its coordinate on each axis:")
+        for line in lines:
+            out.print(line, soft_wrap=True)
+
+
+def _placement(best: Plan) -> str:
+    """The title of a column of placements: which levels the factors are of."""
+    return f"placement, {' x '.join(level.name for level in best.placement.system.levels)}"
+
+
 def _print_more(best: Plan) -> None:
     """What else may be faster on the same system: another library, or what only measuring can tell."""
     for each in other_libraries(best):
         gain = f"{format_seconds(each.seconds)}, {ratio(best.seconds, each.seconds):.2f}x faster"
-        click.echo(f"\nAnother library on the same placement: {each.change}: {gain}")
+        click.echo()
+        print_text(f"Another library on the same placement: {each.change}: {gain}")
     print_undecided(best)
 
 
@@ -97,7 +117,7 @@ def print_undecided(plan: Plan) -> None:
     if found := undecided(plan):
         click.echo("\nMore than predictions can tell; `meshwright tune` measures it where the plan runs:")
         for line in found:
-            click.echo(f"  {line}")
+            print_text(f"  {line}")
 
 
 def _library(best: Plan) -> str:
@@ -121,7 +141,7 @@ def _print_mesh(answer: Answer) -> None:
         text += f"; ranks in the order of the axes as given: {format_seconds(alone.as_given)}{gain}"
     if alone.best > 1:
         text += f"; best for that is {alone.best}: {format_seconds(alone.best_seconds)} (--placement-only)"
-    click.echo(text)
+    print_text(text)
 
 
 def _print_choices(choices: Choices, top: int) -> None:
@@ -140,9 +160,10 @@ def _print_choices(choices: Choices, top: int) -> None:
         else f"{choices.tried} choices of sizes"
     )
     rest = "; not proven: interrupted, and others may be faster" if choices.interrupted else ""
-    click.echo(f"\n{tried}{'; ' + refused if refused else ''}{rest}.")
+    click.echo()
+    print_text(f"{tried}{'; ' + refused if refused else ''}{rest}.")
     if not known:
-        click.echo("Compared by communication alone; with 'flops' in the model, computing and the bubble count too.")
+        print_text("Compared by communication alone; with 'flops' in the model, computing and the bubble count too.")
     click.echo("\nWith the first:\n")
 
 
@@ -154,21 +175,22 @@ def _print_habits(habits: list[Habit], best: Plan) -> None:
             rows.append([one.name, f"none: {one.missing}"])
             continue
         factors = dict(zip(one.plan.placement.axes, one.plan.placement.matrix, strict=True))
-        matrix = [list(factors[axis]) for axis in best.placement.axes]
+        matrix = format_placement(best.placement.axes, [factors[axis] for axis in best.placement.axes])
         times = [format_seconds(one.plan.default_seconds), format_seconds(one.plan.seconds)]
-        rows.append([one.name, matrix, *times, f"{gain(one, best):.2f}x"])
-    print_table(["order", "placement", "default collectives", "best programs", "this plan is faster by"], rows)
+        rows.append([one.name, matrix, *times, f"{gain(one, best):.2f}x faster"])
+    print_table(["order", _placement(best), "default", "best programs", "this plan"], rows)
 
 
 def _print_candidates(answer: Answer) -> None:
     best = answer.best
     several = len(best.communications) > 1 and answer.workload is None
     by_program = answer.one_placement and len(best.communications) == len(best.reductions) == 1
-    columns = ["", "program" if by_program else "placement", "time", "default", "speedup", "over bound"]
+    columns = ["", "program" if by_program else _placement(best), "time", "default", "speedup", "over bound"]
     names = ["+".join(r.communication.axes) for r in best.reductions] if several else []
     rows = []
     for number, one in enumerate(answer.ranking.candidates, 1):
-        which = one.program_text(one.reductions[0]) if by_program else [list(row) for row in one.placement.matrix]
+        at = one.placement
+        which = one.program_text(one.reductions[0]) if by_program else format_placement(at.axes, at.matrix)
         times = [format_seconds(one.seconds), format_seconds(one.default_seconds)]
         ratios = [f"{one.speedup:.2f}x", f"{ratio(one.seconds, one.bound_seconds):.2f}x"]
         shares = [f"{ratio(r.seconds * r.communication.count, one.seconds):.0%}" for r in one.reductions]
@@ -179,11 +201,11 @@ def _print_candidates(answer: Answer) -> None:
 def _print_workload(best: Plan, workload: Workload) -> None:
     click.echo()
     rows = []
-    for planned in best.communications:
-        *what, hidden = described(planned.communication)
+    what = described([planned.communication for planned in best.communications])
+    for planned, (*cells, hidden) in zip(best.communications, what, strict=True):
         share = ratio(planned.seconds * exposed(planned.communication), best.seconds)
         each, program = format_seconds(planned.seconds), best.program_text(planned)
-        rows.append([*what, each, hidden, f"{share:.1%}", program])
+        rows.append([*cells, each, hidden, f"{share:.1%}", program])
     print_table([*DESCRIBED[:-1], "each", DESCRIBED[-1], "share", "program"], rows)
     shown = set()
     for planned in best.reductions:
@@ -201,14 +223,14 @@ def _print_program(plan: Plan, planned: Planned) -> None:
     reduction = planned.communication
     times = f" x {reduction.count}" if reduction.count > 1 else ""
     click.echo(
-        f"{reduction.goal} over {'+'.join(reduction.axes)}, {format_bytes(reduction.bytes)}{times}: "
+        f"{reduction.goal} over {'+'.join(reduction.axes)}, {format_size(reduction.bytes)}{times}: "
         f"{format_seconds(planned.seconds)} each"
     )
     hierarchy = plan.hierarchy(planned)
     if planned.chunks > 1:
         click.echo(f"  in {planned.chunks} chunks, which flow through these steps at once:")
     for program, chunks in planned.shares[1:]:
-        click.echo(f"  ({chunks} of them take {program.text(hierarchy)})")
+        print_text(f"  ({chunks} of them take {program.text(hierarchy)})")
     groups = plan.placement.groups(reduction.axes) if plan.placement.system.devices <= 65_536 else ()
     for number, step in enumerate(planned.program.steps, 1):
         click.echo(f"  {number}. {step_text(step, hierarchy.names)}")
@@ -227,6 +249,8 @@ def print_ranges(plan: Plan, planned: Planned) -> None:
     if len(planned.ranges) < 2:
         return
     hierarchy, (first, second, *_) = plan.hierarchy(planned), planned.ranges
-    rows = [[f"  below {format_amount(second.bytes)}", first.pipelined.text(hierarchy)]]
-    rows += [[f"  from {format_amount(each.bytes)}", each.pipelined.text(hierarchy)] for each in planned.ranges[1:]]
+    size = planned.communication.bytes
+    rows = [[f"  below {format_amount(second.bytes, size)}", first.pipelined.text(hierarchy)]]
+    for each in planned.ranges[1:]:
+        rows.append([f"  from {format_amount(each.bytes, size)}", each.pipelined.text(hierarchy)])
     print_table(["  calls", "program"], rows)

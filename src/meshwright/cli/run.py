@@ -20,7 +20,7 @@ from meshwright.runtime.calls import describe
 from meshwright.runtime.launch import check_local
 from meshwright.runtime.role import program_at
 from meshwright.runtime.signals import end_at_once
-from meshwright.text.units import format_bytes, format_seconds, parse_bytes
+from meshwright.text.units import format_seconds, format_size, parse_bytes
 
 ONE_MACHINE = (
     "note: all ranks are on this machine, whose links are not the plan's: what counts is that results are right, not "
@@ -136,13 +136,13 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
     cells = []
     for row in rows:
         times = [format_seconds(row[key]) for key in ("seconds", "predicted_seconds", "default_seconds")]
-        result = "right on all ranks" if row["correct"] else "WRONG"
-        bytes_text, speedup = format_bytes(row["bytes"]), f"{row['speedup']:.2f}x"
+        result = "right" if row["correct"] else "WRONG"
+        bytes_text, speedup = format_size(row["bytes"]), f"{row['speedup']:.2f}x"
         cells.append([row["reduction"], bytes_text, *times, speedup, result, row["program"]])
     print_table(["reduction", "bytes", "time", "predicted", "default", "speedup", "result", "program"], cells)
     for row in rows:
         if "tuned_seconds" in row:
-            time = f"{format_seconds(row['tuned_seconds'])} for {format_bytes(row['tuned_bytes'])}"
-            say(f"{row['reduction']}, {format_bytes(row['bytes'])}: tuned, when it took {time}")
+            time = f"{format_seconds(row['tuned_seconds'])} for {format_size(row['tuned_bytes'])}"
+            say(f"{row['reduction']}, {format_size(row['bytes'])}: tuned, when it took {time}")
         for fault in row["faults"][:10]:
             say(f"{row['reduction']}: {fault}")

@@ -21,7 +21,7 @@ def systems(as_json: bool) -> None:
         print_json({"systems": [_document(system) for system in presets]})
         return
     rows = (
-        [system.name, system.devices, system.library or "", ", ".join(map(_describe, system.levels))]
+        [system.name, system.devices, system.library or "", "; ".join(map(_describe, system.levels))]
         for system in presets
     )
     print_table(["preset", "devices", "library", "levels, outermost first"], rows)
@@ -29,6 +29,8 @@ def systems(as_json: bool) -> None:
 
 def _document(system: System) -> dict[str, Any]:
     levels = [{"name": level.name, "count": level.count, **asdict(level.link)} for level in system.levels]
+    for level in levels:
+        del level["bits"]
     return {"name": system.name, "devices": system.devices, "library": system.library, "levels": levels}
 
 
@@ -36,11 +38,11 @@ def _describe(level: Level) -> str:
     link = level.link
     words = [f"{level.name}={level.count}"]
     if link.bandwidth is not None:
-        words.append(f"@{format_bandwidth(link.bandwidth)}")
+        words.append(f"@{format_bandwidth(link.bandwidth, link.bits)}")
     if link.latency:
         words.append(f"+{format_seconds(link.latency)}")
     extras = [str(link.fabric)] if link.fabric != "switch" else []
     if link.per_device is not None:
-        extras.append(f"{format_bandwidth(link.per_device)} per device")
+        extras.append(f"{format_bandwidth(link.per_device, link.bits)} per device")
     extras += [word for word, present in (("bypass", link.bypass), ("reduces", link.reduces)) if present]
     return "".join(words) + (f" ({', '.join(extras)})" if extras else "")

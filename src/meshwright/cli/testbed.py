@@ -14,11 +14,12 @@ from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table, say
 from meshwright.errors import SpecError
 from meshwright.runtime.launch import safe_environment
+from meshwright.system.model import System
 from meshwright.system.read import load_system
 from meshwright.testbed.gpu import shared_gpu
 from meshwright.testbed.network import BURST
 from meshwright.testbed.rates import measure_rates
-from meshwright.text.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
+from meshwright.text.units import format_amount, format_bandwidth, format_seconds, parse_bytes
 
 name_option = click.option(
     "--name", default=beds.DEFAULT_NAME, help="Keeps several testbeds apart: letters and digits."
@@ -80,12 +81,18 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "devices": bed.system.devices, "links": list(links.values())})
         return
-    rows = []
+    rows, bits = [], _in_bits(bed.system)
     for row in links.values():
-        sent = [format_bytes(row[f"bytes_{way}"]) for way in ("outwards", "inwards")]
+        sent = [format_amount(row[f"bytes_{way}"]) for way in ("outwards", "inwards")]
         drops = row["drops_outwards"] + row["drops_inwards"]
-        rows.append([f"{row['level']} {row['instance']}", format_bandwidth(row["bandwidth"]), *sent, drops])
+        rate = format_bandwidth(row["bandwidth"], bits[row["level"]])
+        rows.append([f"{row['level']} {row['instance']}", rate, *sent, drops])
     print_table(["link of", "rate", "sent outwards", "sent inwards", "drops"], rows)
+
+
+def _in_bits(system: System) -> dict[str, bool]:
+    """Which levels were written in bits per second."""
+    return {level.name: level.link.bits for level in system.levels}
 
 
 @testbed.command()
@@ -106,9 +113,10 @@ def check(name: str, as_json: bool, seconds: float) -> None:
     if as_json:
         print_json({"name": name, "rates": [asdict(rate) for rate in rates], "drops": drops})
     else:
-        rows = []
+        rows, bits = [], _in_bits(bed.system)
         for rate in rates:
-            bandwidths = [format_bandwidth(rate.configured), format_bandwidth(rate.achieved), f"{rate.error:+.1%}"]
+            bandwidths = [format_bandwidth(one, bits[rate.level]) for one in (rate.configured, rate.achieved)]
+            bandwidths.append(f"{rate.error:+.1%}")
             times = [format_seconds(rate.latency), format_seconds(rate.trip)]
             rows.append([rate.level, rate.senders, *bandwidths, *times])
         print_table(["link of a", "senders", "configured", "achieved", "error", "latency", "a byte takes"], rows)

@@ -9,7 +9,7 @@ import click
 
 from meshwright.cli import options
 from meshwright.cli.measuring import measure_cases, measuring_options
-from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.output import print_json, print_table, print_text, say
 from meshwright.errors import SpecError
 from meshwright.measure.records import Measurement, read_measurements
 from meshwright.measure.trials.runners import measured_as
@@ -23,7 +23,7 @@ from meshwright.runtime.role import program_at
 from meshwright.show.report import write_report
 from meshwright.show.view import view_of
 from meshwright.text.files import scratch_folder
-from meshwright.text.units import format_bytes, format_seconds, parse_bytes
+from meshwright.text.units import format_seconds, format_size, parse_bytes
 
 ONE_MACHINE = (
     "note: all ranks are on this machine, whose links are not the plan's: what is fastest here may not be so on the "
@@ -121,7 +121,7 @@ def _row(plan: Plan, found: Plan, heat: Heat, measured: Sequence[Measurement], e
 
 
 def _print(row: dict[str, Any]) -> None:
-    click.echo(f"{row['reduction']}, {format_bytes(row['bytes'])}:")
+    click.echo(f"{row['reduction']}, {format_size(row['bytes'])}:")
     cells = []
     for one in row["measured"]:
         text = "the library's own" if one["program"] == DEFAULT_PROGRAM else one["program"]
@@ -135,4 +135,4 @@ def _print(row: dict[str, Any]) -> None:
         )
     print_table(["  time", "noise", "predicted", "", "program"], cells)
     changed = "as before" if row["program"] == row["before"] else f"instead of {row['before']}"
-    click.echo(f"  * is taken, {changed}: {row['speedup']:.2f}x as fast as the library's own")
+    print_text(f"  * is taken, {changed}: {row['speedup']:.2f}x as fast as the library's own")

@@ -1,6 +1,6 @@
 """`meshwright workload`: what a training step sends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from meshwright.cli import options
-from meshwright.cli.output import print_json, print_table, say
+from meshwright.cli.output import print_json, print_parts, print_table, print_text, say
 from meshwright.errors import SpecError
 from meshwright.placement.placement import parse_axes
 from meshwright.text.spec import format_counts
-from meshwright.text.units import format_amount, format_seconds
+from meshwright.text.units import format_amount, format_seconds, format_sizes
 from meshwright.workload.communication import Communication
 from meshwright.workload.llm import AXES, DTYPES, Model, Recompute
 from meshwright.workload.read import PARSERS, load_workload, parse_share, workload_names, write_workload
@@ -155,17 +155,20 @@ def _report(made: Workload, out: Path | None, as_json: bool, more: Mapping[str, 
     if made.axes:
         click.echo(f"{made.name}, axes {format_counts(made.axes)}")
     sources = list(dict.fromkeys(line.source for line in made.lines if line.source))
-    rows = []
+    print_table(DESCRIBED, described(made.communications))
+    if any(line.formula for line in made.lines):
+        click.echo("\nHow many bytes, and how often:")
     for line, one in zip(made.lines, made.communications, strict=True):
         source = f" [{sources.index(line.source) + 1}]" if line.source else ""
-        rows.append([*described(one), f"{line.formula}{source}"])
-    print_table([*DESCRIBED, "formula"], rows)
+        if line.formula:
+            print_text(f"  {one.name}: {line.formula}{source}")
     if made.model is not None:
         used = {word.strip(",:") for line in made.lines for word in line.formula.split()}
         symbols = made.model.symbols(made.axes)
-        click.echo("\nwith " + "; ".join(f"{letter} = {text}" for letter, text in symbols.items() if letter in used))
+        click.echo()
+        print_parts("with " + "; ".join(f"{letter} = {text}" for letter, text in symbols.items() if letter in used))
     for number, text in enumerate(sources, 1):
-        click.echo(f"[{number}] {text}")
+        print_text(f"[{number}] {text}")
     print_needs(made)
 
 
@@ -173,10 +176,13 @@ DESCRIBED = ("communication", "kind", "over", "bytes", "count", "hidden")
 """The columns of what `described` gives."""
 
 
-def described(one: Communication) -> list[object]:
-    """A communication as cells of a table."""
-    hidden = f"{one.hidden:.0%}" if one.hidden else ""
-    return [one.name, one.goal, "+".join(one.axes), format_amount(one.bytes), one.count, hidden]
+def described(communications: Sequence[Communication]) -> list[list[object]]:
+    """Communications as rows of a table."""
+    sizes = format_sizes([one.bytes for one in communications])
+    return [
+        [one.name, one.goal, "+".join(one.axes), size, one.count, f"{one.hidden:.0%}" if one.hidden else ""]
+        for one, size in zip(communications, sizes, strict=True)
+    ]
 
 
 def needs(made: Workload) -> dict[str, float | None]:
@@ -191,7 +197,7 @@ def print_needs(made: Workload) -> None:
         limit = ""
         if made.device_memory is not None:
             over = ", which is too much" if made.memory > made.device_memory else ""
-            limit = f" of {format_amount(made.device_memory)}{over}"
-        click.echo(f"memory per device: {format_amount(made.memory)}{limit}")
+            limit = f" of {format_amount(made.device_memory, made.device_memory)}{over}"
+        click.echo(f"memory per device: {format_amount(made.memory, made.device_memory or 0)}{limit}")
     if made.compute is not None:
         click.echo(f"computing and waiting in the pipeline: {format_seconds(made.compute)}")

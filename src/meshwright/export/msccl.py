@@ -15,7 +15,7 @@ from meshwright.export.cells import Cells, Exchange, Place, runs
 from meshwright.export.request import Exported, Request, bytes_range, the_reduction
 from meshwright.language.goals import Goal, Holding
 from meshwright.language.program import Collective
-from meshwright.text.units import format_bytes
+from meshwright.text.units import format_size
 
 MOST_STEPS = 256
 """The most steps of a thread block (MSCCL_MAX_NUM_STEPS of microsoft/msccl)."""
@@ -57,8 +57,8 @@ def msccl(request: Request) -> Exported:
     for gpu in gpus:
         lines += gpu.lines(*cells.sizes())
     notes = [
-        f"MSCCL takes it for every {_NAMES[goal]} of {len(gpus)} ranks, of {format_bytes(least)} to "
-        f"{format_bytes(most)}, if {cells.total} divides the number of elements; the ranks of the communicator must be "
+        f"MSCCL takes it for every {_NAMES[goal]} of {len(gpus)} ranks, of {format_size(least)} to "
+        f"{format_size(most)}, if {cells.total} divides the number of elements; the ranks of the communicator must be "
         "in the order of the plan's group"
     ]
     if Holding.ROOT in (goal.start, goal.end):

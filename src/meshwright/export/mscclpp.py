@@ -17,7 +17,7 @@ from meshwright.export.request import Exported, Request, bytes_range, the_reduct
 from meshwright.language.goals import Goal
 from meshwright.language.program import Collective
 from meshwright.planning.plan import Planned
-from meshwright.text.units import format_bytes
+from meshwright.text.units import format_size
 
 MOST_OPERATIONS, MOST_CHANNELS, AT_ONCE = 64, 16, 8
 """The most operations, channels and remote buffers of a thread block, and channels of an operation
@@ -71,7 +71,7 @@ def mscclpp(request: Request) -> Exported:
     }
     where = "in place" if goal.in_place else "out of place"
     notes = [
-        f"for calls {where}, of {format_bytes(least)} to {format_bytes(most)}, in a multiple of "
+        f"for calls {where}, of {format_size(least)} to {format_size(most)}, in a multiple of "
         f"{cells.total * ALIGNMENT} bytes",
         "in MSCCL++ devices read and write each other's memory directly, not around rings as the plan may count on",
     ]

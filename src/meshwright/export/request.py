@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from meshwright.errors import SpecError
 from meshwright.planning.plan import Plan, Planned
-from meshwright.text.units import format_bytes
+from meshwright.text.units import format_size
 
 OUT_OF_ORDER = (
     "on some hosts the ranks are not in the order of the devices, which this file cannot say; --wrapper FILE writes a "
@@ -61,7 +61,7 @@ def described(planned: Planned) -> str:
     """A reduction in words."""
     one = planned.communication
     called = f"{one.name}, " if one.name else ""
-    return f"{called}{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}"
+    return f"{called}{one.goal} over {'+'.join(one.axes)}, {format_size(one.bytes)}"
 
 
 def bytes_range(request: Request, planned: Planned) -> tuple[int, int]:

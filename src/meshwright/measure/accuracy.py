@@ -19,6 +19,7 @@ from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.measure.records import Measurement
 from meshwright.placement.layout import layout_of
+from meshwright.placement.placement import format_placement
 from meshwright.planning.plan import DEFAULT_PROGRAM
 from meshwright.system.model import System
 from meshwright.text.files import write_file
@@ -50,6 +51,7 @@ class Pair:
     """A placement and a reduction, with all programs that were measured for them, the fastest first."""
 
     system: str
+    axes: tuple[str, ...]
     matrix: tuple[tuple[int, ...], ...]
     over: tuple[str, ...]
     goal: str
@@ -125,9 +127,11 @@ def _pair(group: list[Measurement], library: Library, calibrated: System | None)
     defaults = [outcome for outcome in outcomes if outcome.program == DEFAULT_PROGRAM]
     programs = [outcome for outcome in outcomes if outcome.program != DEFAULT_PROGRAM]
     if not programs:
-        raise SpecError(f"only the default was measured for {first.matrix} over {'+'.join(first.over)}")
+        where = f"{format_placement(first.axes, first.matrix)} over {'+'.join(first.over)}"
+        raise SpecError(f"only the default was measured for {where}")
     return Pair(
         system=format_counts({level.name: level.count for level in described.levels}),
+        axes=placement.axes,
         matrix=placement.matrix,
         over=tuple(first.over),
         goal=first.goal,

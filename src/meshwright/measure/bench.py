@@ -18,7 +18,7 @@ from meshwright.placement.layout import layout_of
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import DEFAULT_PROGRAM, Plan, predict
 from meshwright.planning.tuning import beaten, half_width
-from meshwright.system.read import system_document
+from meshwright.system.read import canonical_document
 from meshwright.workload.communication import Reduction
 
 MOST_MEASUREMENTS = 20_000  # more would take days
@@ -48,7 +48,7 @@ class Case:
     def measurements(self, engine: str) -> list[Measurement]:
         """What is to be measured, without results."""
         blank = Measurement(
-            system=system_document(self.plan.placement.system),
+            system=canonical_document(self.plan.placement.system),
             axes=list(self.plan.placement.axes),
             matrix=[list(row) for row in self.plan.placement.matrix],
             over=list(self.reduction.axes),

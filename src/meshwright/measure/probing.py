@@ -1,6 +1,7 @@
 """Carries out the rounds of discovery by measurement on the ranks of a job: rank 0 explores, and all do as it says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from meshwright.discovery.explore import Explorer, Measured
 from meshwright.discovery.rounds import Partition, Round, Seconds
@@ -17,10 +18,13 @@ LEAST, MOST, ALL = 0.03, 0.25, 6.0
 """Seconds that a transfer is to take: at least, at most, and for all ranks together."""
 
 
-def measure_job(peers: Peers, told: Sequence[Partition], seed: int = 0) -> Measured | None:
+def measure_job(
+    peers: Peers, told: Sequence[Partition], seed: int = 0, watch: Callable[[int, int, int], object] = lambda *_: None
+) -> Measured | None:
     """Explore how ranks are connected; all of them call this, and rank 0 gets what was found.
 
-    told: groups of ranks that are known already, from the finest to the coarsest.
+    told: groups of ranks that are known already, from the finest to the coarsest. watch: is told on rank 0, before each
+    round, how many rounds there were before this batch, how many of it there were, and how many it has.
     """
     if peers.size < 2:
         raise SpecError("there is one rank only, so there is nothing to measure between: start at least two")
@@ -30,20 +34,27 @@ def measure_job(peers: Peers, told: Sequence[Partition], seed: int = 0) -> Measu
             carry_out(peers, rounds)
         return None
     exploring = Explorer(peers.size, told, min(MOST, max(LEAST, ALL / peers.size)), seed).explore()
-    rounds = next(exploring)
+    rounds, before = next(exploring), 0
     while True:
         peers.shared(rounds)
         try:
-            rounds = exploring.send(carry_out(peers, rounds))
+            seconds = carry_out(peers, rounds, partial(watch, before))
+            before += len(rounds)
+            rounds = exploring.send(seconds)
         except StopIteration as ended:
             peers.shared(None)
             found: Measured = ended.value
             return found
 
 
-def carry_out(peers: Peers, rounds: Sequence[Round]) -> list[Seconds]:
+def carry_out(
+    peers: Peers, rounds: Sequence[Round], watch: Callable[[int, int], object] = lambda *_: None
+) -> list[Seconds]:
     """What every rank does in rounds; how long each pair of each took."""
-    mine = [_one(peers, each) for each in rounds]
+    mine = []
+    for number, each in enumerate(rounds):
+        watch(number, len(rounds))
+        mine.append(_one(peers, each))
     every = peers.everyone(mine)
     return [[every[receiver][number] for _, receiver in each.pairs] for number, each in enumerate(rounds)]
 

@@ -11,10 +11,10 @@ from meshwright.errors import SpecError, TooLargeError
 from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined
 from meshwright.placement.layout import layout_of
-from meshwright.placement.placement import count_placements
+from meshwright.placement.placement import count_placements, format_placement
 from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds, ratio
 from meshwright.planning.planner import Planner
-from meshwright.text.units import format_bytes, format_seconds
+from meshwright.text.units import format_seconds, format_size
 from meshwright.workload.communication import exposed
 
 CUT, FEW = 16, 100
@@ -125,7 +125,7 @@ def why_program(plan: Plan, planned: Planned) -> str:
             return f"{several} are {gain:.2f}x faster than one {name}: they load {slow} {before / after:.2f}x less"
         return f"{several} are {gain:.2f}x faster than one {name}: their messages are fewer or nearer"
     if ratio(_latency(costs), planned.seconds) > 0.5:
-        size = format_bytes(planned.communication.bytes)
+        size = format_size(planned.communication.bytes)
         return f"one {name} is best: {size} is latency-bound, and every step costs messages"
     if costs[0].algorithm == "switch":
         return f"one {name} is best: the {link} switch adds up by itself"
@@ -214,8 +214,8 @@ def better_plans(plan: Plan) -> list[Help]:
     with suppress(SpecError, TooLargeError):
         if count_placements(at.system, at.sizes) <= FEW:
             (best,) = Planner(at.system, at.sizes, what, plan.library, max_chunks=chunks).best(1).candidates
-            rows = [list(row) for row in best.placement.matrix]
-            found.append(Help(f"another placement, {rows} for {', '.join(best.placement.axes)}", best.seconds))
+            matrix = format_placement(best.placement.axes, best.placement.matrix)
+            found.append(Help(f"another placement, {matrix}", best.seconds))
     return sorted([each for each in found if each.seconds < 0.99 * plan.seconds], key=lambda each: each.seconds)
 
 
@@ -250,7 +250,7 @@ def undecided(plan: Plan) -> list[str]:
         near = [each.pipelined for each in planned.alternatives if each.seconds <= (1 + ERROR) * planned.seconds]
         kinds = [kind for kind in dict.fromkeys(map(_kind, near)) if kind != _kind(planned.pipelined)]
         if kinds:
-            what = f"{one.goal} over {'+'.join(one.axes)}, {format_bytes(one.bytes)}"
+            what = f"{one.goal} over {'+'.join(one.axes)}, {format_size(one.bytes)}"
             found.append(f"{what}: {' and '.join(kinds)} would take at most {ERROR:.0%} longer")
     return found
 

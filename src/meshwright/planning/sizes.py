@@ -87,10 +87,11 @@ def with_devices(system: System, devices: int) -> System:
 def check_memory(workload: Workload) -> None:
     """Refuse a workload that needs more memory than a device has."""
     if workload.memory is not None and workload.device_memory is not None and workload.memory > workload.device_memory:
+        limit = workload.device_memory
+        needed, there = (format_amount(size, limit) for size in (workload.memory, limit))
         raise PlacementError(
-            f"{workload.name} needs {format_amount(workload.memory)} on each device, which has "
-            f"{format_amount(workload.device_memory)}: no placement changes that, but larger shard, tensor or pipeline "
-            "axes do"
+            f"{workload.name} needs {needed} on each device, which has {there}: no placement changes that, but larger "
+            "shard, tensor or pipeline axes do"
         )
 
 

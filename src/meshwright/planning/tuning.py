@@ -14,7 +14,7 @@ from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined, Program
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Measured, Plan, Planned, Timed, Tuned, cost_model, predict
-from meshwright.system.read import system_document
+from meshwright.system.read import canonical_document
 
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
@@ -124,7 +124,9 @@ def check_tunable(plan: Plan) -> None:
 
 def where(placement: Placement) -> str:
     """A digest of a system and a placement on it: what was measured elsewhere does not count. Names do not matter."""
-    system = {key: value for key, value in system_document(placement.system).items() if key not in ("name", "library")}
+    system = {
+        key: value for key, value in canonical_document(placement.system).items() if key not in ("name", "library")
+    }
     text = json.dumps([system, placement.axes, placement.matrix], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

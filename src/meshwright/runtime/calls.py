@@ -19,7 +19,7 @@ from meshwright.runtime.agreement import CallCheck
 from meshwright.runtime.payload import Array, Arrays
 from meshwright.runtime.role import Cut, Role, part_length
 from meshwright.runtime.tuning import Race, Tuner
-from meshwright.text.units import format_amount, format_seconds
+from meshwright.text.units import format_seconds, format_size
 from meshwright.workload.communication import exposed
 
 Over = str | Iterable[str] | int | None
@@ -124,8 +124,8 @@ class Notices:
         planned = self.plan.reductions[number]
         if chunks == 1 < planned.chunks and payload < planned.communication.bytes and not planned.ranges:
             self._say(
-                f"the {describe(planned)} was planned for {format_amount(planned.communication.bytes)} in "
-                f"{planned.chunks} chunks, but a call with {format_amount(payload)} is a single chunk, whose steps do "
+                f"the {describe(planned)} was planned for {format_size(planned.communication.bytes)} in "
+                f"{planned.chunks} chunks, but a call with {format_size(payload)} is a single chunk, whose steps do "
                 "not overlap: make the plan again, so that it has programs for every size",
                 number,
             )

@@ -1,6 +1,6 @@
 """The model of a cluster: a system has levels, outermost first; each has a count and a link with its fabric."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from math import prod
@@ -51,6 +51,8 @@ class Link:
     fabric: `switch`, `ring` (links between neighbours only) or `bus` (one bandwidth shared by all children).
     bypass: traffic that leaves the level does not use these ports; on a `ring` it never does.
     reduces: the switch itself adds up what passes through it.
+    bits: whether people are shown its bandwidths in bits per second, as they wrote them; links that differ in nothing
+        else are equal.
 
     For example, `node` with bandwidth 400 GB/s and per_device 50 GB/s is a node with eight network cards: all its
     devices together reach 400 GB/s, but one device alone uses only its own card. A torus of 16 x 16 chips with links
@@ -63,6 +65,7 @@ class Link:
     fabric: Fabric = Fabric.SWITCH
     bypass: bool = False
     reduces: bool = False
+    bits: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("bandwidth", "per_device"):
@@ -72,7 +75,7 @@ class Link:
         if not (is_number(self.latency) and (self.latency == 0 or LEAST <= self.latency <= MOST)):
             raise SpecError(f"latency must be zero or more seconds, not {shown(self.latency)}")
         object.__setattr__(self, "fabric", one_of(Fabric, "fabric", self.fabric))
-        for name in ("bypass", "reduces"):
+        for name in ("bypass", "reduces", "bits"):
             if type(getattr(self, name)) is not bool:
                 raise SpecError(f"{name} must be True or False, not {shown(getattr(self, name))}")
         if self.reduces and self.fabric is not Fabric.SWITCH:

@@ -1,6 +1,7 @@
 """Systems from text: a description like node=4@8GB/s, the name of a preset, or a YAML file; and back to plain data."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -14,7 +15,7 @@ from meshwright.errors import SpecError
 from meshwright.system.model import EXAMPLE, Fabric, Level, Link, System
 from meshwright.text.builtin import builtin_names, builtin_text
 from meshwright.text.spec import check_path, check_type, one_of, parse_count, shown, split_items, unknown
-from meshwright.text.units import parse_bandwidth, parse_rate, parse_seconds
+from meshwright.text.units import exact_bandwidth, exact_seconds, in_bits, parse_bandwidth, parse_rate, parse_seconds
 from meshwright.text.yamlfile import boolean, compose, items, made, mapping, node_of, parsed, problem, read_text, word
 
 
@@ -36,6 +37,7 @@ def parse_system(text: str) -> System:
         link = Link(
             bandwidth=parse_bandwidth(bandwidth) if at else None,
             latency=parse_seconds(latency[0]) if latency else 0.0,
+            bits=in_bits(bandwidth),
         )
         name = name.strip()
         levels.append(Level(name, parse_count(count.strip(), name, "system", EXAMPLE), link))
@@ -117,15 +119,33 @@ def system_document(system: System) -> dict[str, Any]:
     """What a system file holds, as plain data; `system_of` reads it back exactly, also from JSON.
 
     >>> from meshwright import parse_system
-    >>> system_document(parse_system("node=4@8GB/s"))["levels"]
+    >>> system_document(parse_system("node=4@8GB/s,gpu=2@20Mbit/s+2ms"))["levels"][1]
+    {'name': 'gpu', 'count': 2, 'bandwidth': '20Mbit/s', 'latency': '2ms'}
+    """
+    return _document(system, exact_bandwidth, exact_seconds)
+
+
+def canonical_document(system: System) -> dict[str, Any]:
+    """The same for all systems that are equal, whatever units they were written in. It is in files of measurements, and
+    digests are made of it, so its form must not change.
+
+    >>> from meshwright import parse_system
+    >>> canonical_document(parse_system("node=4@64Gbit/s"))["levels"]
     [{'name': 'node', 'count': 4, 'bandwidth': '8000000000.0B/s'}]
     """
+    return _document(system, lambda value, _: f"{value!r}B/s", lambda value: f"{value!r}s")
+
+
+def _document(
+    system: System, bandwidth: Callable[[float, bool], str], seconds: Callable[[float], str]
+) -> dict[str, Any]:
     levels = []
     for level in system.levels:
         link = level.link
         fields: dict[str, Any] = {"name": level.name, "count": level.count}
-        for key, unit in (("bandwidth", "B/s"), ("latency", "s"), ("per_device", "B/s")):
-            fields |= {key: f"{getattr(link, key)!r}{unit}"} if getattr(link, key) else {}
+        fields |= {"bandwidth": bandwidth(link.bandwidth, link.bits)} if link.bandwidth else {}
+        fields |= {"latency": seconds(link.latency)} if link.latency else {}
+        fields |= {"per_device": bandwidth(link.per_device, link.bits)} if link.per_device else {}
         fields |= {"fabric": str(link.fabric)} if link.fabric is not Fabric.SWITCH else {}
         fields |= {key: True for key in ("bypass", "reduces") if getattr(link, key)}
         levels.append(fields)
@@ -147,7 +167,9 @@ def _levels(node: yaml.Node, source: str) -> tuple[Level, ...]:
 def _level(node: yaml.Node, source: str) -> Level:
     values = mapping(node, source, "a level", _READERS, ["name", "count"])
     name, count = values.pop("name"), values.pop("count")
-    return made(node, source, Level, name, count, made(node, source, Link, **values))
+    written = {key.value: rate.value for key, rate in node.value}
+    bits = in_bits(written.get("bandwidth", written.get("per_device", "")))
+    return made(node, source, Level, name, count, made(node, source, Link, **values, bits=bits))
 
 
 _READERS = {

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshwright.text.units import format_bytes, format_seconds
+from meshwright.text.units import format_amount, format_seconds, format_size
 
 MOST_ROWS = 40
 """The most rows of the table: those with the most bytes. The rest is one more row."""
@@ -60,7 +60,7 @@ class Tally:
         ordered = sorted(self.sums.items(), key=lambda item: -item[1].bytes)
         rows = [
             [
-                *(group, collective, format_bytes(size), "plan" if planned else "library", *_cells(found)),
+                *(group, collective, format_size(size), "plan" if planned else "library", *_cells(found)),
                 _times(gain(group, collective, size)),
             ]
             for (group, collective, size, planned), found in ordered[:MOST_ROWS]
@@ -86,7 +86,7 @@ def _cells(found: Sum) -> list[str]:
     """Calls, bytes and time; where the end of some calls was not seen, the time of the others times their share."""
     seconds = format_seconds(found.seconds * found.calls / found.timed) if found.timed else "-"
     about = "about " if 0 < found.timed < found.calls else ""
-    return [f"{found.calls:,}", format_bytes(found.bytes), f"{about}{seconds}"]
+    return [f"{found.calls:,}", format_amount(found.bytes, found.bytes), f"{about}{seconds}"]
 
 
 def _times(ratio: float | None) -> str:

@@ -66,7 +66,7 @@ class LeftOut:
         listed = " ".join(map(str, ranks[:RANKS_SHOWN])) + (" …" if len(ranks) > RANKS_SHOWN else "")
         where = f"in the group {listed}" if self.call.to is None else f"from rank {self.call.rank} to {self.call.to}"
         others = f" and {self.groups - 1} like it" if self.groups > 1 else ""
-        return f"{self.call.kind} {where}{others}, {format_amount(self.bytes)} in all: {self.reason}"
+        return f"{self.call.kind} {where}{others}, {format_amount(self.bytes, self.bytes)} in all: {self.reason}"
 
     def document(self) -> dict[str, Any]:
         """As plain data."""
@@ -311,8 +311,10 @@ def _line(way: Way, calls: Sequence[Recorded], steps: int) -> Line:
     # A count is whole, so it is the size that is adapted: what is sent in a step stays the same.
     size = max(1, round(total / steps / count))
     sizes = {call.bytes for call in calls}
-    mean = f"on average; {format_amount(min(sizes))} to {format_amount(max(sizes))}" if len(sizes) > 1 else ""
-    title = f"{_title(way)} of {format_amount(size)}"
+    mean = (
+        f"on average; {format_amount(min(sizes), size)} to {format_amount(max(sizes), size)}" if len(sizes) > 1 else ""
+    )
+    title = f"{_title(way)} of {format_amount(size, size)}"
     return Line(Communication(axes, size, count, goal, title, round(hidden, 3)), formula=mean)
 
 
