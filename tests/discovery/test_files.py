@@ -178,6 +178,12 @@ AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
     assert text(of(blocks)) == "block=2 node=2"
 
 
+def test_spaces_and_quotes_as_slurm_takes_them() -> None:
+    assert text(of('SwitchName = "a" Nodes="n[1-2]"\r\nSwitchName=b\tNodes =n[3-4]\nSwitchName=c Switches= a,b')) == (
+        "leaf=2 node=2"
+    )
+
+
 def test_spines_above_the_same_leaves_are_one() -> None:
     spines = "".join(f"SwitchName=spine{k} Switches=leaf[1-2]\n" for k in (1, 2))
     assert text(of(f"{spines}SwitchName=leaf1 Nodes=a,b\nSwitchName=leaf2 Nodes=c,d")) == "leaf=2 node=2"

@@ -17,6 +17,7 @@ from meshwright.measure.here import numa_node
 from meshwright.measure.peers.peers import Peers, job_engine, with_slurm
 from meshwright.measure.probing import measure_job
 from meshwright.runtime.launch import find_program, mpirun_command
+from meshwright.runtime.slurm import first_host
 from meshwright.text.units import parse_bandwidth
 from tests.cli.test_verbs import run
 from tests.discovery.test_files import FILES
@@ -116,6 +117,38 @@ def test_which_library_ranks_talk_through() -> None:
     refused = run("discover")
     assert refused.exit_code == 2
     assert "or start this in every rank of a job" in refused.stderr
+
+
+def test_ranks_meet_on_the_host_of_rank_0_also_if_a_file_spreads_them(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    step = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "n[1-4]", "SLURM_JOB_ID": "10007"}
+    spread = step | {"SLURM_DISTRIBUTION": "arbitrary", "SLURM_HOSTFILE": str(ranks)}
+    for given, expected in ((step, "n1"), (step | {"SLURM_DISTRIBUTION": "cyclic"}, "n1"), (spread, "n3")):
+        ranks.write_text("n3\nn1\nn4\nn2\n")
+        found = dict(given)
+        with_slurm(found)
+        assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["RANK"]) == (expected, "20007", "1")
+    ranks.write_text("n4*2\nn3*2\n")
+    assert first_host(spread) == "n4"
+    named = spread | {"SLURM_HOSTFILE": str(tmp_path / "none"), "MASTER_ADDR": "n2"}
+    with_slurm(named)
+    assert named["MASTER_ADDR"] == "n2"
+    ranks.write_text("")
+    for wrong, message in (
+        (spread, r"SLURM_HOSTFILE=.*ranks is empty; set MASTER_ADDR"),
+        (
+            spread | {"SLURM_HOSTFILE": str(tmp_path / "none")},
+            r"cannot read SLURM_HOSTFILE=.*none: .*; set MASTER_ADDR",
+        ),
+        (
+            spread | {"SLURM_HOSTFILE": ""},
+            "with --distribution=arbitrary, SLURM_HOSTFILE would say it; set MASTER_ADDR",
+        ),
+    ):
+        with pytest.raises(
+            EngineError, match=f"the host of rank 0 is not known, where the ranks are to meet: {message}"
+        ):
+            with_slurm(wrong)
 
 
 def test_ranks_of_pytorch_tell_where_they_are(tmp_path: Path) -> None:

@@ -5,8 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
 
 from meshwright import ROOTED, Collective, parse_reduction, parse_system, plan, write_plan
+from meshwright.measure.trials.jax import join
 from tests.ranks import free_port
 
 
@@ -44,3 +49,19 @@ def test_two_processes_of_four_devices(tmp_path: Path) -> None:
     assert document["devices"] == 8
     assert [row["correct"] for row in document["reductions"]] == [True] * 3
     assert outputs[1][0] == "", "only the first process reports"
+
+
+def test_processes_that_a_host_file_spreads_meet_on_the_host_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX itself would take the first host that Slurm names."""
+    asked: list[Any] = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda address, **_: asked.append(address))
+    (tmp_path / "ranks").write_text("n3\nn1\n")
+    for name, value in (("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "17"), ("SLURM_STEP_NODELIST", "n[1,3]")):
+        monkeypatch.setenv(name, value)
+    join(5)
+    monkeypatch.setenv("SLURM_DISTRIBUTION", "arbitrary")
+    monkeypatch.setenv("SLURM_HOSTFILE", str(tmp_path / "ranks"))
+    join(5)
+    assert asked == [None, "n3:20017"]

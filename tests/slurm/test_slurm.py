@@ -61,6 +61,7 @@ def test_a_job_finds_out_where_it_is_and_ranks_run_where_the_plan_has_them(tmp_p
     ):
         job = allocate(cluster)
         discover_in_a_job(cluster, job)
+        meet_where_a_file_has_rank_0(cluster, job)
         compare_with_files(cluster)
         launch_a_plan(cluster, "job", job)
         cluster.run(["scancel", job["SLURM_JOB_ID"]])
@@ -87,6 +88,14 @@ def discover_in_a_job(cluster: Slurm, job: dict[str, str]) -> None:
     named = ["n1", "n2", "n5", "n8"]  # Slurm numbers ranks in the order of the names
     assert [named[rank] for rank in told["ranks"]] == told["hosts"]
     assert (cluster.folder / "job.hosts").read_text().split() == told["hosts"]
+
+
+def meet_where_a_file_has_rank_0(cluster: Slurm, job: dict[str, str]) -> None:
+    """Ranks meet also if rank 0 is not on the first host that Slurm names."""
+    (cluster.folder / "two").write_text("n8\nn1\n")
+    command = ["srun", "--distribution=arbitrary", *PYTHON, "discover", "--json", "--timeout", "500s"]
+    told = json.loads(cluster.run(command, job | {"SLURM_HOSTFILE": str(cluster.folder / "two")}).stdout)
+    assert (levels(told), told["hosts"], told["ranks"]) == ({"node": 2}, ["n8", "n1"], [0, 1])
 
 
 def compare_with_files(cluster: Slurm) -> None:

@@ -1,5 +1,6 @@
 """Slurm's topology.conf and topology.yaml: trees of switches, or blocks of nodes."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +78,9 @@ def _lines(text: str, source: str) -> Iterator[tuple[int, dict[str, str]]]:
             whole = whole[:-1] + " "
             continue
         values: dict[str, str] = {}
-        for item in whole.split():
-            key, equals, value = item.partition("=")
+        for item in re.sub(r"\s*=\s*", "=", whole).split():  # Slurm takes spaces there, and quotes
+            key, equals, quoted = item.partition("=")
+            value = quoted.strip('"')
             if not equals or not value or key.lower() not in (*KEYS, *SHOWN_TOO) or key.lower() in values:
                 raise wrong(
                     source, first, f"{shown(item)}; expected each of {', '.join(KEYS)} at most once, as KEY=VALUE"

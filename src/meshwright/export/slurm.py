@@ -4,8 +4,8 @@ from meshwright.export.hosts import in_order, seats_of
 from meshwright.export.request import OUT_OF_ORDER, Exported, Request
 
 SORTED = (
-    "Slurm sorts SLURM_NODELIST whatever the order of this file; programs that take its first host for that of rank 0, "
-    "like Lightning, need MASTER_ADDR set"
+    "Slurm sorts SLURM_NODELIST whatever the order of this file; Lightning and JAX take its first host for that of "
+    "rank 0, so set MASTER_ADDR for the one, and coordinator_address for the other"
 )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
 
-from meshwright.errors import EngineError, SpecError
+from meshwright.errors import EngineError
 from meshwright.measure.trials.runners import require
 from meshwright.runtime.dropin import launched
-from meshwright.text.hostlist import parse_hosts
+from meshwright.runtime.slurm import first_host, step_hosts
 
 T = TypeVar("T")
 
@@ -93,16 +93,15 @@ def with_slurm(environment: MutableMapping[str, str]) -> None:
     >>> found["RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"], found["MASTER_PORT"]
     ('3', '8', 'n07', '20017')
     """
-    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
     found = launched(environment)
-    if not hosts or found is None or "RANK" in environment:
+    if not step_hosts(environment) or found is None or "RANK" in environment:
         return
+    if "MASTER_ADDR" not in environment:
+        try:
+            environment["MASTER_ADDR"] = first_host(environment)
+        except EngineError as error:
+            raise EngineError(f"{error}; set MASTER_ADDR") from None
     number = sum(int(environment[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if _number(environment, name))
-    try:
-        first = parse_hosts(hosts)[0]
-    except SpecError as error:
-        raise EngineError(f"cannot read the hosts that Slurm names: {error}; set MASTER_ADDR") from None
-    environment.setdefault("MASTER_ADDR", first)
     environment.setdefault("MASTER_PORT", str(PORTS[number % len(PORTS)]))
     environment.update(RANK=str(found[0]), WORLD_SIZE=str(found[1]))
 

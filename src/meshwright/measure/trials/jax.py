@@ -17,6 +17,7 @@ from meshwright.language.goals import Goal, Holding
 from meshwright.measure.trials.trial import Array, Payload, Runner
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
+from meshwright.runtime.slurm import first_host, spread_by_file
 from meshwright.runtime.waiting import Watchdog
 from meshwright.runtime.words import first_line
 
@@ -34,7 +35,10 @@ def join(timeout: float) -> None:
             address, processes, process = given
             jax.distributed.initialize(address, int(processes), int(process), initialization_timeout=patience)
         elif launched:
-            jax.distributed.initialize(initialization_timeout=patience)
+            # JAX takes the first host that Slurm names for that of process 0, wherever a host file has put it.
+            port = 20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000
+            address = f"{first_host(os.environ)}:{port}" if spread_by_file(os.environ) else None
+            jax.distributed.initialize(address, initialization_timeout=patience)
     except (ValueError, RuntimeError) as error:
         raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
 
