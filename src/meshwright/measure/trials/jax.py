@@ -37,8 +37,8 @@ def join(timeout: float) -> None:
         elif launched:
             # JAX takes the first host that Slurm names for that of process 0, wherever a host file has put it.
             port = 20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000
-            address = f"{first_host(os.environ)}:{port}" if spread_by_file(os.environ) else None
-            jax.distributed.initialize(address, initialization_timeout=patience)
+            where = f"{first_host(os.environ)}:{port}" if spread_by_file(os.environ) else None
+            jax.distributed.initialize(where, initialization_timeout=patience)
     except (ValueError, RuntimeError) as error:
         raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
 
