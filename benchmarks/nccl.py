@@ -55,9 +55,26 @@ def wanted(spec: str, payloads: Sequence[int]) -> list[Case]:
 ABOUT = """Written by `make study-nccl` (`python -m benchmarks.nccl`). NCCL 2.28.9 with PyTorch 2.11; all
 ranks share one H200, each is a host of its own to NCCL, and talks over TCP sockets through emulated links
 (see [measuring](measuring.md)). Predictions are those of the profile `nccl-sockets`, from the configured
-rates. With 16 ranks every call takes some 30 ms, whatever its size: 16 processes share one GPU. So small
-payloads on 4x4 tell nothing of NCCL. Programs: for 4 MiB all of at most 3 steps and the best predicted, for
-the larger payloads as many as there was time for."""
+rates. Programs: for 4 MiB all of at most 3 steps and the best predicted, for the larger payloads as many as
+there was time for."""
+SPINNING = """With 16 ranks every call takes some 30 ms, whatever its size, so small payloads on 4x4 tell nothing
+of NCCL. It is not the GPU: ranks that wait for it keep the machine's 16 cores busy, and the threads that send
+get none. In a trial with ranks that sleep while they wait (cudaDeviceScheduleBlockingSync), NCCL's own
+all-reduce on 4x4 took 1.35 ms for 4 KiB, 10.8 ms for 64 KiB and 80.2 ms for 1 MiB; predicted are 1.6, 10.8 and
+79.6 ms."""
+CHOICES = """What NCCL takes for an all-reduce, as it says itself (NCCL_DEBUG_SUBSYS=TUNING, payloads of
+powers of two from 1 KiB to 64 MiB, ranks on links of 1 Gbit/s). By its tuning model, for each rank some 17.6 kB
+are the most for which the protocol LL pays, which halves the bandwidth:"""
+CHOSEN = """| ranks | tree, LL | tree, Simple | ring, LL | ring, Simple |
+|---|---|---|---|---|
+| 2 | | | up to 32 KiB | from 64 KiB |
+| 3 | 1 KiB | | up to 32 KiB | from 64 KiB |
+| 4 | 1 KiB | | up to 64 KiB | from 128 KiB |
+| 8 | up to 4 KiB | | up to 128 KiB | from 256 KiB |
+| 16 | up to 8 KiB | up to 64 KiB | up to 256 KiB | from 512 KiB |
+
+Reduce-scatter and all-gather take rings with Simple from 64 KiB (2 and 3 ranks: 64 KiB, 4: 64 KiB, 8: 256 KiB,
+16: 512 KiB) on, and below that PAT with 8 and 16 ranks; broadcast and reduce from 16 KiB on, whatever the ranks."""
 ROOTED = """Broadcasts and reduces of some megabytes take longer than predicted: NCCL sends large pieces round
 the ring, so that it takes long until the last rank has something to do; the model pipelines them
 perfectly."""
@@ -66,7 +83,8 @@ TIMES = "measured | predicted | off by |"
 
 def page(found: dict[str, list[Pair]]) -> str:
     """The document."""
-    lines = ["# NCCL, measured on emulated links", "", *_wrapped(ABOUT), ""]
+    lines = ["# NCCL, measured on emulated links", "", *_wrapped(ABOUT), "", *_wrapped(SPINNING), ""]
+    lines += [*_wrapped(CHOICES), "", CHOSEN, ""]
     for name, pairs in found.items():
         spec, payloads = SYSTEMS[name]
         mine = sorted((pair for pair in pairs if pair.goal == "all-reduce"), key=lambda pair: pair.bytes)

@@ -170,7 +170,7 @@ def expected(setup: Setup, workload: Workload) -> float:
             size *= workload.axes[axis]
         assert one.goal.flat is not None
         held = one.bytes / size if one.goal is Goal.ALL_GATHER else one.bytes
-        rule = library.rule(one.goal.flat, held)
+        rule = library.rule(one.goal.flat, held, size)
         found = phases(rule.algorithms[0], one.goal.flat, (size,), library.rotates)
         assert found is not None
         total += one.count * held * sum(phase.levels[0].port for phase in found) / rule.efficiency

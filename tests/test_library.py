@@ -17,10 +17,11 @@ from meshwright import (
     placements,
     plan,
 )
-from meshwright.cost.library import library_document, library_names, load_library, parse_library_yaml
+from meshwright.cost.library import library_document, library_names, library_of, load_library, parse_library_yaml
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.placement.layout import layout_of
+from meshwright.planning.ranges import rule_ends
 from tests.strategies import A100, AXES
 from tests.test_cost import cases
 
@@ -33,6 +34,11 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
         ("[]", "must be a list that is not empty"),
         ("[{algorithms: [rings]}]", "unknown algorithm 'rings'; did you mean 'ring'"),
         ("[{algorithms: [ring], up_to: 1kB}]", "the last rule must have no 'up_to'"),
+        ("[{algorithms: [ring], per_rank: true}]", "a rule per rank needs 'up_to'"),
+        (
+            "[{algorithms: [ring], up_to: 1B, per_rank: true}, {algorithms: [ring], up_to: 2B}, {algorithms: [ring]}]",
+            "either all rules with 'up_to' are per rank, or none is",
+        ),
         ("[{algorithms: [ring]}, {algorithms: [ring]}]", "the last rule must have no 'up_to'"),
         ("[{algorithms: [ring], efficiency: 2}]", "at most 1"),
         ("[{algorithms: [ring], efficiency: x}]", "at most 1"),
@@ -53,6 +59,19 @@ def test_a_library_of_ones_own_needs_no_code(tmp_path: Path) -> None:
     assert half.library.name == "mine"
 
 
+def test_limits_per_rank_grow_with_the_group() -> None:
+    text = "[{algorithms: [tree], up_to: 1kB, per_rank: true}, {algorithms: [ring]}]"
+    library = parse_library_yaml(f"collectives: {RULES.format(text)}", "mine.yaml")
+    taken = [
+        library.rule(Collective.ALL_REDUCE, held, ranks).algorithms
+        for ranks, held in ((2, 2000), (2, 2001), (16, 2001), (16, 16_000), (16, 16_001))
+    ]
+    ring, tree = ("ring",), ("tree",)
+    assert taken == [tree, ring, tree, tree, ring]
+    assert library_of(library_document(library), "again") == library
+    assert rule_ends(library, (2, 3)) == sorted({n * k * 1000 for n in (2, 3, 6) for k in (1, 3, 6)})
+
+
 def test_gloos_own_reduce_scatter_takes_as_long_as_an_all_reduce() -> None:
     what = [parse_reduction(f"{goal}:data=1GiB") for goal in ("reduce-scatter", "all-reduce")]
     best = plan("gpu=8@1GB/s", {"data": 8}, what, library="gloo").candidates[0]
@@ -68,15 +87,15 @@ def test_rules_for_chunks_take_the_place_of_the_others() -> None:
         f"collectives: {RULES.format('[{algorithms: [ring]}]')}\nin_chunks: {{AllGather: [{{algorithms: [direct]}}]}}"
     )
     library = parse_library_yaml(text, "mine.yaml")
-    assert library.rule(Collective.ALL_GATHER, 1).algorithms == ("ring",)
-    assert library.chunked.rule(Collective.ALL_GATHER, 1).algorithms == ("direct",)
-    assert library.chunked.rule(Collective.REDUCE, 1).algorithms == ("ring",)
+    assert library.rule(Collective.ALL_GATHER, 1, 8).algorithms == ("ring",)
+    assert library.chunked.rule(Collective.ALL_GATHER, 1, 8).algorithms == ("direct",)
+    assert library.chunked.rule(Collective.REDUCE, 1, 8).algorithms == ("ring",)
     assert library.chunked.chunked == library.chunked
     for one in (library, *map(load_library, library_names())):
         assert parse_library_yaml(json.dumps(library_document(one)), "mine.yaml") == one
     own = parse_library_yaml(text.replace("in_chunks", "own"), "mine.yaml")
-    assert own.rule(Collective.ALL_GATHER, 1) == own.chunked.rule(Collective.ALL_GATHER, 1)
-    assert own.alone.rule(Collective.ALL_GATHER, 1).algorithms == ("direct",)
+    assert own.rule(Collective.ALL_GATHER, 1, 8) == own.chunked.rule(Collective.ALL_GATHER, 1, 8)
+    assert own.alone.rule(Collective.ALL_GATHER, 1, 8).algorithms == ("direct",)
     assert own.alone.alone == own.alone
     assert library.alone is library
     assert parse_library_yaml(json.dumps(library_document(own)), "mine.yaml") == own
@@ -86,20 +105,20 @@ def test_rules_for_chunks_take_the_place_of_the_others() -> None:
 
 def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
     rule = load_library("openmpi").rule
-    assert rule(Collective.ALL_REDUCE, 8191).algorithms == ("doubling",)
-    assert rule(Collective.ALL_REDUCE, 8192).algorithms == ("recursive",)
+    assert rule(Collective.ALL_REDUCE, 8191, 8).algorithms == ("doubling",)
+    assert rule(Collective.ALL_REDUCE, 8192, 8).algorithms == ("recursive",)
 
 
 @pytest.mark.parametrize(
-    ("library", "collective", "largest"),
+    ("library", "collective", "largest", "said"),
     [
-        ("openmpi", Collective.ALL_REDUCE, 8191),
-        ("gloo", Collective.REDUCE_SCATTER, 16384),
-        ("nccl-sockets", Collective.ALL_REDUCE, 65536),
+        ("openmpi", Collective.ALL_REDUCE, 8191, "8,191 B"),
+        ("gloo", Collective.REDUCE_SCATTER, 16384, "16,384 B"),
+        ("nccl-sockets", Collective.ALL_REDUCE, 16 * 17_600, "17,600 B for each rank"),
     ],
 )
 def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
-    library: str, collective: Collective, largest: int
+    library: str, collective: Collective, largest: int, said: str
 ) -> None:
     """Measured on shaped links; between other rules of the built-in libraries, no time jumps that way."""
     goal = next(goal for goal in PROGRAM_GOALS if goal.flat is collective)
@@ -110,7 +129,7 @@ def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
     )
     assert small > large
     page = (Path(__file__).parents[1] / "docs" / "cost.md").read_text()
-    assert f"| `{library}` | {collective} | {largest:,} B |" in page
+    assert f"| `{library}` | {collective} | {said} |" in page
 
 
 JUMPING = [

@@ -61,7 +61,7 @@ def _reductions(random: Random, axes: dict[str, int], most: int = 3) -> tuple[Re
 
 def at_thresholds(random: Random) -> Problem:
     """A device holds, at some step, as many bytes as a rule of the library ends with, or one byte more or less."""
-    library = random.choice(["nccl", "openmpi", "gloo"])
+    library = random.choice(["nccl-sockets", "openmpi", "gloo"])
     primes = [random.choice([2, 2, 3, 5]) for _ in range(random.randint(2, 5))]
     counts = _dealt(random, primes, random.randint(1, 2))
     axes = _axes(_dealt(random, primes, random.randint(1, 3)))
@@ -79,9 +79,11 @@ def _at_threshold(random: Random, axes: dict[str, int], library: str, chunks: in
     over = _over(random, axes)
     size = prod(axes[name] for name in over)
     parts = random.choice([part for part in range(1, size + 1) if size % part == 0])
-    up_to = random.choice([rule.up_to for _, rules in load_library(library).rules for rule in rules if rule.up_to])
+    ranks = random.choice([some for some in range(1, size + 1) if size % some == 0])
+    rules = [rule for _, each in load_library(library).rules for rule in each]
+    end = random.choice([limit for rule in rules if (limit := rule.limit(ranks))])
     beside = random.choice([-1, 0, 0, 1])
-    return Reduction(over, int(up_to) * parts * chunks + beside, random.choice([1, 1, 3]), random.choice(PROGRAM_GOALS))
+    return Reduction(over, end * parts * chunks + beside, random.choice([1, 1, 3]), random.choice(PROGRAM_GOALS))
 
 
 def with_ones(random: Random) -> Problem:
@@ -131,11 +133,11 @@ def of_six_axes(random: Random) -> Problem:
 
 def in_chunks(random: Random) -> Problem:
     """Payloads near a threshold, whose chunks meet another rule; on links that are alike, so that all levels count."""
-    library = random.choice(["nccl", "nccl", "openmpi", "gloo", "ideal"])
+    library = random.choice(["nccl", "nccl-sockets", "openmpi", "gloo", "ideal"])
     counts = [random.choice([2, 3, 4]), random.choice([2, 4, 8])]
     links = [Link(random.uniform(2e9, 2e10), random.choice([0.0, 1e-5, 1e-4])) for _ in counts]
     axes = _axes([prod(counts)] if random.random() < 0.7 else counts)
-    rules = library if library != "ideal" else "nccl"
+    rules = library if library not in ("ideal", "nccl") else "nccl-sockets"
     one = _at_threshold(random, axes, rules, random.choice([1, 2, 3, 4]))
     payload = random.choice([one.bytes, int(one.bytes * random.uniform(0.5, 2))])
     reductions = (Reduction(one.axes, payload, one.count, random.choice([one.goal, Goal.ALL_REDUCE])),)

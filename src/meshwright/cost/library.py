@@ -11,8 +11,9 @@
     in_chunks: {}   # other rules of collectives where chunks flow through the steps of a program
     own: {}         # other rules of collectives that users call by themselves: engines may have something better
 
-For each collective the first rule applies whose `up_to` is at least the bytes that a device holds. Of the rule's
-`algorithms` that can be used in the group, the library takes the fastest; if none can, the fastest of `otherwise`.
+For each collective the first rule applies whose `up_to` is at least the bytes that a device holds; with
+`per_rank: true`, `up_to` counts for each rank of the group. Of the rule's `algorithms` that can be used in the group,
+the library takes the fastest; if none can, the fastest of `otherwise`.
 """
 
 from collections.abc import Sequence
@@ -42,12 +43,14 @@ class LibraryRule:
     algorithms: the fastest of these is taken; otherwise: the fastest of these where none of the first can be used.
     up_to: the rule applies while a device holds at most this many bytes; None: always.
     efficiency: the share of the links' bandwidth that the library reaches.
+    per_rank: up_to is meant for each rank of the group: twice the ranks, twice the bytes.
     """
 
     algorithms: tuple[str, ...]
     otherwise: tuple[str, ...] = ()
     up_to: int | None = None
     efficiency: float = 1.0
+    per_rank: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no library can do."""
@@ -62,6 +65,12 @@ class LibraryRule:
             raise SpecError(
                 f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(self.efficiency)}"
             )
+        if self.per_rank and self.up_to is None:
+            raise SpecError("a rule per rank needs 'up_to': the bytes of each rank up to which it holds")
+
+    def limit(self, ranks: int) -> int | None:
+        """The most bytes that a device holds under this rule, in groups of some ranks; None: any number."""
+        return self.up_to if self.up_to is None or not self.per_rank else self.up_to * ranks
 
 
 LEAST_EFFICIENCY = 0.001
@@ -121,10 +130,10 @@ class Library:
         if missing:
             raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
 
-    def rule(self, collective: Collective, held: float) -> LibraryRule:
-        """The rule for a collective when a device holds `held` bytes."""
-        rules = dict(self.rules)[collective]
-        return next(rule for rule in rules if rule.up_to is None or held <= rule.up_to)
+    def rule(self, collective: Collective, held: float, ranks: int) -> LibraryRule:
+        """The rule for a collective in groups of some ranks, when a device holds `held` bytes."""
+        limits = ((rule, rule.limit(ranks)) for rule in dict(self.rules)[collective])
+        return next(rule for rule, limit in limits if limit is None or held <= limit)
 
     @property
     def trips(self) -> int:
@@ -157,7 +166,7 @@ def as_library(library: "Library | str | PathLike[str]") -> Library:
 def load_library(spec: str | PathLike[str]) -> Library:
     """A built-in library by its name, or one from the path of a YAML file.
 
-    >>> load_library("gloo").rule(Collective.BROADCAST, 2**20).algorithms
+    >>> load_library("gloo").rule(Collective.BROADCAST, 2**20, 8).algorithms
     ('binomial',)
     """
     expected = "a Library, the name of one, or the path of a .yaml file"
@@ -212,6 +221,7 @@ def _documents(rules: Rules) -> dict[str, Any]:
             | ({"otherwise": list(rule.otherwise)} if rule.otherwise else {})
             | ({"up_to": f"{rule.up_to}B"} if rule.up_to is not None else {})
             | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
+            | ({"per_rank": True} if rule.per_rank else {})
             for rule in each
         ]
         for collective, each in rules
@@ -245,6 +255,8 @@ def _check_rules(rules: Sequence[LibraryRule]) -> None:
     some = [limit for limit in limits[:-1] if limit is not None]
     if not limits or limits[-1] is not None or len(some) < len(limits) - 1 or some != sorted(set(some)):
         raise SpecError("the last rule must have no 'up_to', and those before it growing ones")
+    if len({rule.per_rank for rule in rules[:-1]}) > 1:
+        raise SpecError("either all rules with 'up_to' are per rank, or none is")
 
 
 def _algorithms(node: yaml.Node, source: str) -> tuple[str, ...]:
@@ -274,4 +286,5 @@ _RULE: dict[str, Reader] = {
     "otherwise": _algorithms,
     "up_to": parsed(parse_bytes),
     "efficiency": parsed(_parse_efficiency),
+    "per_rank": boolean,
 }

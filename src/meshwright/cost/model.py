@@ -7,6 +7,7 @@ follow each other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -157,7 +158,8 @@ class CostModel:
         for collective, numbers in kinds.of.items():
             if len(self._rules[collective]) > 1:
                 for number in numbers:
-                    found[number] = self.library.rule(collective, float(held[number]))
+                    ranks = self._ranks(kinds[number].kind.step.grouping)
+                    found[number] = self.library.rule(collective, float(held[number]), ranks)
         return found
 
     def prices(self, kinds: Families, rules: Sequence[LibraryRule]) -> Prices:
@@ -210,7 +212,8 @@ class CostModel:
 
     def rule(self, kind: StepKind) -> LibraryRule:
         """The library's rule for a step of this kind."""
-        return self.library.rule(kind.step.collective, float(self.all_held(Families([family_of(kind)]))[0]))
+        held = float(self.all_held(Families([family_of(kind)]))[0])
+        return self.library.rule(kind.step.collective, held, self._ranks(kind.step.grouping))
 
     def _step(self, kind: StepKind) -> StepCost:
         """With the fastest of the algorithms that the library's rule allows."""
@@ -241,6 +244,10 @@ class CostModel:
         if grouping not in self._spreads:
             self._spreads[grouping] = spread(self.layout, grouping)
         return self._spreads[grouping]
+
+    def _ranks(self, grouping: Grouping) -> int:
+        """How many ranks a group has."""
+        return prod(self._spread(grouping).shape)
 
     def _columns(self, grouping: Grouping) -> tuple[Column, ...]:
         """The columns of the levels that a step's groups span: on others it sends nothing between neighbours."""
