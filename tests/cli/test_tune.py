@@ -1,5 +1,7 @@
 """`meshwright tune`, on times that are made up: what is taken, what is said, and what is left as it was."""
 
+import json
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -56,8 +58,14 @@ def test_the_fastest_is_taken(path: Path, on: Callable[[MadeUp], None]) -> None:
     before = path.read_text()
     on(MadeUp(lambda one: 3.0 if one is None else 1.0 if one.chunks == 1 and len(one.program.steps) == 3 else 2.0))
     out = path.parent / "tuned.json"
-    document = run_json("tune", str(path), "--out", str(out), "--size", "1KiB", "--best", "3")
+    page = path.parent / "report.html"
+    document = run_json("tune", str(path), "--out", str(out), "--size", "1KiB", "--best", "3", "--html", str(page))
     assert path.read_text() == before
+    shown = re.search(r'<script id="view" type="application/json">(.*?)</script>', page.read_text())
+    assert shown is not None
+    view = json.loads(shown[1])
+    assert view["plans"][view["chosen"]]["communications"][0]["measured"]["engine"] == "torch"
+    assert "other programs for it: these were measured" in view["snippets"][0]["note"]
     (planned,) = read_plan(out).reductions
     assert (planned.chunks, len(planned.program.steps)) == (1, 3)
     assert [(each.bytes, each.least, each.most) for each in planned.tuned] == [

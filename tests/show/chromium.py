@@ -73,6 +73,15 @@ def wider_than_the_screen(page: "Page") -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
+def tab_to(page: "Page", there: str) -> None:
+    """Press Tab until the focus is where it is to be."""
+    for _ in range(80):
+        if page.evaluate(there):
+            return
+        page.keyboard.press("Tab")
+    pytest.fail(f"{there} is never so")
+
+
 def written(folder: Path, name: str, text: str) -> str:
     """The address of a file with this text."""
     path = folder / name

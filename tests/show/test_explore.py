@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.show.chromium import Watched, started, violations, wider_than_the_screen
+from tests.show.chromium import Watched, started, tab_to, violations, wider_than_the_screen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -71,3 +71,53 @@ def test_hostile_addresses_are_text_and_everybody_can_use_it(browser: "Browser",
         page.get_by_label("What is sent").select_option("dense-70b")
         page.locator("h1", has_text="pipeline 4").wait_for()
         assert violations(page) == []
+
+
+def test_options_of_programs_are_in_the_address(browser: "Browser", address: str) -> None:
+    with Watched(browser, bypass_csp=True, reduced_motion="reduce") as page:
+        page.goto(address)
+        page.locator("h1", has_text="data 4").wait_for()
+        page.get_by_text("Programs", exact=True).first.click()
+        page.get_by_label("Chunks").fill("99")
+        wrong = page.locator("#chunks-wrong", has_text="expected").inner_text()
+        assert wrong == "expected a whole number from 1 to 64, not '99'; empty means 16"
+        assert page.locator("h1").inner_text() == "data 4 \u00d7 shard 16"
+        assert violations(page) == []
+        page.get_by_label("Chunks").fill("4")
+        page.get_by_label("placement only").check()
+        page.get_by_label("Engine").select_option("mpi")
+        page.locator("pre", has_text="--engine mpi --chunks 4 --placement-only").wait_for()
+        assert "engine=mpi&chunks=4&placement_only=yes" in page.url
+        page.get_by_role("button", name="dense-70b", exact=True).click()
+        page.locator("h1", has_text="pipeline 4").wait_for()
+        page.get_by_label("System").fill("dgx-h100:16")
+        page.get_by_label("Axes").fill("data=2,pipeline=4")
+        page.get_by_label("Sizes to choose").fill("tensor,shard")
+        page.locator("#sizes").wait_for()
+        shared = page.url
+    with Watched(browser, bypass_csp=True, viewport={"width": 380, "height": 800}) as page:
+        page.goto(shared)
+        page.locator("#sizes").wait_for()
+        assert page.get_by_label("Sizes to choose").input_value() == "tensor,shard"
+        assert page.get_by_label("placement only").is_checked()
+        assert wider_than_the_screen(page) <= 0
+        assert violations(page) == []
+
+
+def test_by_keyboard_alone(browser: "Browser", address: str) -> None:
+    with Watched(browser) as page:
+        page.goto(address)
+        page.locator("h1", has_text="data 4").wait_for()
+        for field, text in (("system", "node=2@1GB/s,gpu=4@8GB/s"), ("axes", "data=2,shard=4")):
+            tab_to(page, f"document.activeElement.id === '{field}'")
+            page.keyboard.press("Control+a")
+            page.keyboard.type(text)
+        page.locator("h1", has_text="data 2 \u00d7 shard 4").wait_for()
+        tab_to(page, "document.activeElement.tagName === 'SUMMARY'")
+        page.keyboard.press("Enter")
+        tab_to(page, "document.activeElement.closest('.check')?.textContent.includes('without Reduce')")
+        page.keyboard.press("Space")
+        page.wait_for_url("**no_rooted=yes**")
+        tab_to(page, "document.activeElement.name === 'candidate'")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_url("**show-plan=1**")

@@ -11,11 +11,11 @@ from meshwright import Plan, parse_reduction, plan, write_plan
 from meshwright.show.report import report_text
 from meshwright.show.view import view_of
 from tests.cli.test_verbs import run
-from tests.show.chromium import Watched, started, violations, wider_than_the_screen, written
+from tests.show.chromium import Watched, started, tab_to, violations, wider_than_the_screen, written
 from tests.show.plans import best, measurement, ranking
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
@@ -70,15 +70,6 @@ def test_the_main_paths(browser: "Browser", tmp_path: Path) -> None:
         assert "twice the bandwidth of node" in page.locator(".advice").inner_text()
         assert "DeviceMesh(" in page.locator(".snippets").inner_text()
     assert len(watched.asked) == 1  # the file, and nothing else
-
-
-def tab_to(page: "Page", there: str) -> None:
-    """Press Tab until the focus is where it is to be."""
-    for _ in range(40):
-        if page.evaluate(there):
-            return
-        page.keyboard.press("Tab")
-    pytest.fail(f"{there} is never so")
 
 
 def test_by_keyboard_alone(browser: "Browser", tmp_path: Path) -> None:

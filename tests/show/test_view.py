@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -29,7 +31,7 @@ from meshwright.placement.hierarchy import digits_of
 from meshwright.planning.plan import DEFAULT_PROGRAM, Measured, Tuned, cost_model, predict
 from meshwright.planning.planner import plan as make_plan
 from meshwright.planning.settings import Settings
-from meshwright.show.snippets import command
+from meshwright.show.snippets import command, snippets
 from meshwright.show.timeline import timeline
 from meshwright.show.view import MOST_DRAWN, MOST_PLANS, view_of
 from tests.cli.test_verbs import run
@@ -237,6 +239,27 @@ def test_the_command_line_gives_the_same_plan_with_the_same_settings(settings: S
     known = command(read_plan(tmp_path / "plan.json"))
     assert not known.note
     assert gives(known.text, plan, tmp_path / "again.json")
+
+
+def test_what_is_to_be_copied_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For JAX all of it, on eight devices; PyTorch and MPI would need ranks: all names in it are there."""
+    reductions = [parse_reduction("data=1MiB"), parse_reduction("tensor=1MiB")]
+    sizes, jax = {"data": 4, "tensor": 2}, Settings(engine="jax").arguments()
+    (plan, *_) = make_plan("node=2@1GB/s,gpu=4@8GB/s", sizes, reductions, **jax).candidates
+    write_plan(plan, tmp_path / "plan.json")
+    monkeypatch.chdir(tmp_path)
+    found = {each.name: each.text for each in snippets(plan)}
+    names: dict[str, Any] = {}
+    exec(found["JAX"].partition("\n\n# or")[0], names)
+    assert names["mesh"].devices.shape == (4, 2)
+    exec(found["JAX"].partition("too\n")[2], names)
+    assert sorted(names["mesh"].shape.values()) != []
+    for name, begin in (("PyTorch", "programs\n"), ("MPI", "train.py\n")):
+        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821,E9", "-"]
+        text = found[name].rpartition(begin)[2]
+        assert "Reducer" in text
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
 
 
 def test_what_the_command_line_cannot_say_is_named() -> None:

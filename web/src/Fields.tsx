@@ -53,6 +53,7 @@ export function Fields({ choices, asked, errors, onAsked, onExample }: Props) {
         </select>
         <Wrong name="workload" text={errors.workload} />
       </div>
+      <Examples title="Workloads" all={choices.workloads} chosen={asked.workload} onExample={onExample} />
       {(asked.workload || asked.choose) && (
         <Text
           name="choose"

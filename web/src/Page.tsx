@@ -103,6 +103,7 @@ export function Page({ view, look, onLook }: Props) {
 
 function Placements({ view, look, onLook, plan, one }: Props & { plan: Plan; one: Communication }) {
   const levels = view.system.levels.length;
+  const drawn = view.system.levels.reduce((product, level) => product * level.drawn, 1);
   const other = look.beside === null ? null : view.plans[look.beside]!;
   const loads = (of: Communication) =>
     look.links && of.flows[look.flow] ? heat(of, levels, look.flow, stepOf(of, look)) : null;
@@ -177,6 +178,16 @@ function Placements({ view, look, onLook, plan, one }: Props & { plan: Plan; one
             <div class="facts">
               <Legend view={view} plan={each.plan} axis={look.axis} heat={loads(each.one)} />
               <Matrix view={view} plan={each.plan} axis={look.axis} title={each.title} />
+              {drawn < view.system.devices && (
+                <p class="hint">
+                  Drawn are {drawn.toLocaleString("en")} of {view.system.devices.toLocaleString("en")} devices: the first{" "}
+                  {view.system.levels
+                    .filter((level) => level.drawn < level.count)
+                    .map((level) => `${level.drawn} of ${level.count.toLocaleString("en")} of level ${level.name}`)
+                    .join(", ")}
+                  . The others repeat them.
+                </p>
+              )}
               {look.links && !other && (
                 <p class="hint">
                   The top edge of a box is its link to its siblings: how busy it is during {during(one, look)}.

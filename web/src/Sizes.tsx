@@ -8,20 +8,22 @@ export function Sizes({ sizes }: { sizes: Tried }) {
     <section aria-labelledby="sizes">
       <h2 id="sizes">Sizes of the axes</h2>
       <div class="scroll" tabIndex={0} role="region" aria-label="Sizes that were tried">
-        <table>
+        <table class="matrix">
           <thead>
             <tr>
               <th scope="col">sizes</th>
               <th scope="col" class="number">
-                time
-              </th>
-              <th scope="col" class="number">
-                communication
+                {computing ? "time" : "communication"}
               </th>
               {computing && (
-                <th scope="col" class="number">
-                  computing
-                </th>
+                <>
+                  <th scope="col" class="number">
+                    communication
+                  </th>
+                  <th scope="col" class="number">
+                    computing
+                  </th>
+                </>
               )}
               <th scope="col" class="number">
                 memory of a device
@@ -33,8 +35,12 @@ export function Sizes({ sizes }: { sizes: Tried }) {
               <tr class={k === 0 ? "chosen" : ""}>
                 <th scope="row">{each.axes}</th>
                 <td class="number">{seconds(each.seconds)}</td>
-                <td class="number">{seconds(each.communication)}</td>
-                {computing && <td class="number">{seconds(each.computing ?? 0)}</td>}
+                {computing && (
+                  <>
+                    <td class="number">{seconds(each.communication)}</td>
+                    <td class="number">{seconds(each.computing ?? 0)}</td>
+                  </>
+                )}
                 <td class="number">{each.memory}</td>
               </tr>
             ))}

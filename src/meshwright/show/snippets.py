@@ -31,26 +31,36 @@ def snippets(plan: Plan, workload: str = "", settings: Settings | None = None) -
     that is known.
     """
     mesh = mesh_code(plan.placement)
-    reducer = "meshwright.torch.Reducer(meshwright.read_plan('plan.json'))"
     found = [
         command(plan, workload, settings),
         Snippet(
             "PyTorch",
             "torchrun … -m meshwright launch --plan plan.json train.py\n\n"
-            f"# or by hand: the mesh, and the plan's programs\nmesh = {mesh['torch']}\nreducer = {reducer}",
+            "# or by hand: the mesh, and the plan's programs\n"
+            "import torch\nfrom torch.distributed.device_mesh import DeviceMesh\n\n"
+            f"import meshwright\n\nmesh = {mesh['torch']}\n{_reducer('torch')}",
             "plan.json is what `meshwright plan --out plan.json` writes.",
         ),
-        Snippet("JAX", f"mesh = {mesh['jax']}"),
+        Snippet(
+            "JAX",
+            f"import jax\nimport numpy as np\nfrom jax.sharding import Mesh\n\nmesh = {mesh['jax']}\n\n"
+            f"# or with the plan's programs too\nimport meshwright\n\n{_reducer('jax')}\nmesh = reducer.mesh()",
+            "JAX runs programs without chunks, Reduce and Broadcast: `meshwright plan --engine jax` plans such.",
+        ),
         Snippet(
             "MPI",
             "meshwright export plan.json --to rankfile --hostfile hosts --out ranks\n"
             "mpirun --rankfile ranks python train.py\n\n"
-            "# in train.py\nreducer = meshwright.mpi.Reducer(meshwright.read_plan('plan.json'))",
+            f"# in train.py\nimport meshwright\n\n{_reducer('mpi')}",
         ),
     ]
     if mesh["megatron"].startswith("order "):
         found.append(Snippet("Megatron", mesh["megatron"]))
     return found
+
+
+def _reducer(engine: str) -> str:
+    return f"reducer = meshwright.{engine}.Reducer(meshwright.read_plan('plan.json'))"
 
 
 def command(plan: Plan, workload: str = "", settings: Settings | None = None) -> Snippet:
