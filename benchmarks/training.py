@@ -1,7 +1,7 @@
 """Training: the scripts of examples/gpt on emulated clusters: recorded, planned, and run with and without their plans.
 
 `make study-training` needs root. Where there is a GPU, NCCL is measured too, with all ranks on that GPU. What is
-measured already is not measured again; with `--report` nothing is. It writes docs/training.md.
+measured already is not measured again, but with `--again`; with `--report` nothing is. It writes docs/training.md.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,6 +36,8 @@ STEPS, RECORDED = 6, 3
 """Steps of a measured and of a recorded run; the first one of a run does not count."""
 HEADERS = 66
 """The bytes of a packet that are no data: 14 of Ethernet, 20 of IP, 20 of TCP, and 12 of TCP's time stamps."""
+FEW = 4
+"""The most chunks of a payload where all ranks share one GPU: with more, times vary by up to a third (docs/nccl.md)."""
 LIMIT = 900.0
 """The most seconds that a run may take."""
 
@@ -113,7 +115,8 @@ def measure(setup: Setup, script: str, bed: Testbed, way: str) -> Run:
     found = re.findall(r"^step \d+: loss (\S+), (\S+) s, of which processor (\S+) s$", done.stdout, re.MULTILINE)
     losses, seconds, computing = ([float(each[k]) for each in found] for k in range(3))
     computing = [] if setup.device == "cuda" else computing  # there the processor only waits
-    run = Run(setup.system, script, way, losses, seconds, computing, payload, headers, predicted)
+    cores = len(os.sched_getaffinity(0))
+    run = Run(setup.system, script, way, losses, seconds, computing, payload, headers, predicted, cores)
     with (RESULTS / "runs.jsonl").open("a") as file_of_runs:
         file_of_runs.write(json.dumps(asdict(run)) + "\n")
     (WORK / f"{setup.name}-{script}-{way}.txt").write_text(done.stdout + done.stderr)
@@ -133,7 +136,7 @@ def made(setup: Setup, script: str, way: str, testbed: str) -> tuple[Path, float
     path = WORK / f"{setup.name}-{script}-{way}.json"
     command = [sys.executable, "-m", "meshwright", "plan", "--system", setup.system, "--library", setup.library.name]
     command += ["--workload", str(workload_file(setup, script)), "--out", str(path)]
-    command += ["--placement-only"] if way == "placement" else []
+    command += ["--placement-only"] if way == "placement" else ["--chunks", str(FEW)] if setup.device == "cuda" else []
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT)
     if way == "tuned":
         tune = [sys.executable, "-m", "meshwright", "tune", str(path), "--testbed", testbed, "--device", setup.device]
@@ -177,27 +180,27 @@ def expected(setup: Setup, workload: Workload) -> float:
     return total * parse_system(setup.system).devices
 
 
-def wanted(setup: Setup, tuned: bool) -> Iterator[tuple[str, str]]:
+def wanted(setup: Setup, tuned: bool, again: bool, scripts: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The scripts and ways that are not measured yet, in the order of the loop: record, plan, launch."""
-    known = {(run.system, run.script, run.way) for run in runs()}
-    for script in SCRIPTS:
+    known = set() if again else {(run.system, run.script, run.way) for run in runs()}
+    for script in scripts:
         for way in ("record", *WAYS):
             if (setup.system, script, way) not in known and (tuned or way != "tuned"):
                 yield script, way
 
 
-def measure_setup(setup: Setup, tuned: bool) -> None:
-    """Measure all scripts on one system."""
+def measure_setup(setup: Setup, tuned: bool, again: bool, scripts: Sequence[str]) -> None:
+    """Measure scripts on one system."""
     name = f"training{os.getpid()}"
     with temporary(parse_system(setup.system), name) as bed:
-        for script, way in wanted(setup, tuned):
+        for script, way in wanted(setup, tuned, again, scripts):
             if way == "placement" and stays(read_plan(made(setup, script, way, name)[0])):
                 continue
             show(measure(setup, script, bed, way))
 
 
 def cases() -> Iterator[Case]:
-    """What was measured completely."""
+    """What was measured completely; of what was measured again, the last time."""
     found = {(run.system, run.script, run.way): run for run in runs()}
     for setup in SETUPS:
         for script in SCRIPTS:
@@ -215,6 +218,8 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--only", metavar="SHAPE", help="only one system, like 2x8 or 2x4-nccl")
     parser.add_argument("--tuned", action="store_true", help="also with plans that are tuned on the testbed first")
+    parser.add_argument("--again", action="store_true", help="also what is measured already")
+    parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this one; may be given several times")
     options = parser.parse_args()
     for folder in (RESULTS, WORK):
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,7 +228,7 @@ def main() -> None:
     if not options.report:
         with interrupting():  # so that no testbed is left
             for setup in setups:
-                measure_setup(setup, options.tuned)
+                measure_setup(setup, options.tuned, options.again, options.script or SCRIPTS)
     found = list(cases())
     complete = {one.name for one in found}
     DOCUMENT.write_text(page(found, [setup.name for setup in SETUPS if setup.name not in complete]))

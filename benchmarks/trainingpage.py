@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from textwrap import wrap
 
+from meshwright import parse_system
+
 PLANNED = ("placement", "plan", "tuned")
 WAYS = ("plain", *PLANNED)
 
@@ -15,7 +17,7 @@ class Run:
 
     way: `record`, or one of WAYS. losses, seconds, computing: of each step; the last is empty where the script did not
     say. payload, headers: the bytes of all TCP packets that devices sent. predicted: seconds of communication in a
-    step.
+    step. cores: those of the machine on which all ranks ran.
     """
 
     system: str
@@ -27,6 +29,7 @@ class Run:
     payload: int
     headers: int
     predicted: float = 0.0
+    cores: int = 2
 
     @property
     def step(self) -> float:
@@ -35,9 +38,14 @@ class Run:
 
     @property
     def communication(self) -> float:
-        """The seconds of communication in a step, which is what is left without computing, where that is known."""
+        """The seconds of communication in a step, which is what is left without computing, where that is known.
+
+        All ranks compute the same at the same time, between the same collectives. So computing takes the processor time
+        of a rank, times the ranks that share a core.
+        """
+        sharing = max(1.0, parse_system(self.system).devices / self.cores)
         computing = self.computing or [0.0] * len(self.seconds)
-        return median(whole - alone for whole, alone in zip(self.seconds[1:], computing[1:], strict=True))
+        return median(whole - sharing * alone for whole, alone in zip(self.seconds[1:], computing[1:], strict=True))
 
     @property
     def error(self) -> float:
@@ -92,15 +100,13 @@ numbers them."""
 MACHINES = """gloo: PyTorch 2.13 on a machine with two cores that had other work too, which makes steps longer, and
 those with many small messages most. HSDP with its plan on 2x2x2 was measured twice: at first, when the machine was so
 busy that an all-reduce of 48 bytes took 0.2 s, steps took 6.6 s. NCCL: PyTorch 2.11 on a machine with 16 cores; all
-ranks share one H200."""
+ranks share one H200, so that many kernels at once make times vary; DDP was planned in 12 chunks."""
 STEPS = """Medians of the steps after the first one, each as long as its slowest rank takes. The gain of a step comes
 from ranks that are numbered differently, and from programs in place of the library's own collectives."""
-TIMES = """Communication is measured as what a step takes less the processor time of the thread that computes, some
-hundredths of a second. It is the whole step on 2x8, which was measured before the scripts told that time, and on
-GPUs. What is predicted for the plain run are the library's own collectives with ranks in the launcher's order; hidden
-shares are those that were recorded in the plain run. The sum of the devices' rates on 2x8 is a little more than two
-cores can emulate, which may be why HSDP, which keeps the links inside nodes busy, is slower there than predicted,
-with and without a plan."""
+TIMES = """Communication is measured as what a step takes less computing: the processor time of the thread that
+computes, times the ranks that share a core, as all ranks compute at the same time. What is predicted for the plain run
+are the library's own collectives with ranks in the launcher's order; hidden shares are those that were recorded in the
+plain run."""
 BYTES = """What the workload lets expect on the wire: its bytes, times what the library sends for each by its profile
 (a ring sends 2(n - 1)/n of an all-reduce from every rank, and gloo's own reduce-scatter moves as much as an
 all-reduce). What was counted: the bytes that all devices sent, by the testbed's counters, without the 66 bytes of
@@ -123,7 +129,7 @@ def page(cases: Sequence[Case], missing: Sequence[str]) -> str:
         ["system", "script", "plain", "placement", "plan", "tuned", "faster", "by ranks", "by programs"],
         [[one.name, one.script, *_steps(one)] for one in cases],
     )
-    lines += ["## Communication", "", *_wrapped(TIMES), ""]
+    lines += ["## Communication", "", *_wrapped(TIMES + _whole_steps(cases)), ""]
     lines += _table(
         ["system", "script", "run", "measured", "predicted", "off by"],
         [[one.name, one.script, *_times(one, way)] for one in cases for way in WAYS if way in one.runs],
@@ -154,6 +160,13 @@ def _summary(cases: Sequence[Case]) -> str:
         a plan, the slowest took {max(ratios):.2f} of the plain run's time. The predicted time of communication is
         within 15% of the measured one in {near} of {len(errors)} runs, and off by {median(errors):.0%} in the median.
         Recorded workloads have the bytes on the wire within {max(abs(one.off) for one in cases):.2%}."""
+
+
+def _whole_steps(cases: Sequence[Case]) -> str:
+    """Where the time of computing is not known."""
+    names = dict.fromkeys(one.name for one in cases if not all(run.computing for run in one.runs.values()))
+    said = ", where the time of computing is not known, it is the whole step."
+    return f" On {' and '.join(names)}{said}" if names else ""
 
 
 def _losses(one: Case) -> list[str]:
