@@ -6,7 +6,7 @@ import runpy
 import sys
 import time
 import warnings
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from meshwright import EngineError, autoload
+from meshwright import autoload
 from meshwright.runtime.tuning import CALLS
 
 SCRIPT = Path(__file__).with_name("script.py")
@@ -99,19 +99,20 @@ def _check_methods() -> None:
     assert known - {"BackendType"} - settings <= set(vars(PlannedGroup))
 
 
-def refused(rank: int, plan: str) -> list[str]:
-    """What only ranks together find out: another backend, a wrong seat, another plan on one rank."""
+def refused(rank: int, plan: str, port: int) -> list[str]:
+    """What is found out in init_process_group ends all ranks, and rank 0 says why: another backend, a wrong seat."""
     os.environ["MESHWRIGHT_PLAN"] = plan
     os.environ["MESHWRIGHT_RERANK"] = "0"
     autoload.start()
-    found = []
-    with pytest.raises(EngineError) as caught:
-        dist.init_process_group("mpi")
-    found.append(str(caught.value))
-    os.environ.update(LOCAL_RANK=str(rank // 2), LOCAL_WORLD_SIZE="2")
-    with pytest.raises(EngineError) as caught:
-        dist.init_process_group("gloo")
-    return [*found, str(caught.value)]
+    said = []
+    seat = {"LOCAL_RANK": str(rank // 2), "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    for backend, variables in (("mpi", {}), ("ucc", {}), ("gloo", seat)):
+        os.environ.update(variables)
+        with redirect_stderr(StringIO()) as text, pytest.raises(SystemExit) as caught:
+            dist.init_process_group(backend)
+        assert caught.value.code == 3
+        said.append(text.getvalue())
+    return said
 
 
 def _reduce_twice(tensor: torch.Tensor, later: bool) -> None:

@@ -83,11 +83,14 @@ def test_a_script_tunes_its_plan(tmp_path: Path) -> None:
     assert [len(planned.tuned) for planned in read_plan(out).reductions] == [1, 0, 0, 0, 0]
 
 
-def test_what_ranks_find_out_together_is_refused_on_every_rank(plan: str) -> None:
-    backend, seats = zip(*results("tests.torch.dropin:refused", 4, plan), strict=True)
-    assert set(backend) == {"a plan can be carried out on gloo and nccl, but the script asks for mpi"}
-    (seat,) = set(seats)
-    assert seat.startswith("rank 1 is number 0 of 2 on its host")
+def test_what_ranks_find_out_together_ends_them_all_and_rank_0_says_why(plan: str) -> None:
+    said, *others = results("tests.torch.dropin:refused", 4, plan, free_port())
+    *backends, seat = said
+    asks = "Error: a plan can be carried out on gloo and nccl, but the script asks for"
+    assert backends == [f"{asks} {name}\n" for name in ("mpi", "ucc")]
+    assert seat.startswith("Error: rank 1 is number 0 of 2 on its host")
+    assert seat.count("\n") == 1
+    assert others == [["", "", ""]] * 3
 
 
 def test_a_rank_that_dies_is_an_exception_to_the_others(plan: str) -> None:

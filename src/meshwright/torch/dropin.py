@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from inspect import signature
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -19,7 +19,7 @@ from meshwright.planning.plan import Plan
 from meshwright.planning.planfile import read_plan, write_plan
 from meshwright.planning.tuning import retuned
 from meshwright.runtime.agreement import introduce, judge_start
-from meshwright.runtime.dropin import DEVICE, PLAN, TUNE, device_ranks, wish
+from meshwright.runtime.dropin import DEVICE, PLAN, TUNE, device_ranks, launched, wish
 from meshwright.runtime.role import Role, renumbered
 from meshwright.runtime.seats import seat
 from meshwright.runtime.waiting import TIMEOUT
@@ -155,7 +155,7 @@ def make_group(make: Make, *args: Any, **named: Any) -> tuple[Any, Any]:
     is_default = not given["global_ranks_in_group"]
     if is_default and not WRAPPED.issuperset(kinds.values()):
         asked = ", ".join(sorted(set(kinds.values()) - WRAPPED))
-        raise EngineError(f"a plan can be carried out on gloo and nccl, but the script asks for {asked}")
+        _refuse(f"a plan can be carried out on gloo and nccl, but the script asks for {asked}", given["group_rank"])
     native, store = make(*args, **named)
     ours = given.get("group_desc") == OURS or isinstance(native, PlannedGroup) or not WRAPPED.issuperset(kinds.values())
     if ours or not isinstance(native, dist.ProcessGroup):
@@ -163,11 +163,26 @@ def make_group(make: Make, *args: Any, **named: Any) -> tuple[Any, Any]:
     here = _fresh(native.group_name, store)
     if is_default:
         plan = read_plan(os.environ[PLAN]) if os.environ.get(PLAN) else None
-        _session = Session(plan, native.group_name, given["group_rank"], len(ranks), here)
+        try:
+            _session = Session(plan, native.group_name, given["group_rank"], len(ranks), here)
+        except EngineError as error:
+            if not error.agreed:
+                raise
+            _refuse(str(error), given["group_rank"])
     assert _session is not None
     planned = _session.wrap(native, ranks, kinds, here, given["timeout"].total_seconds())
     _replace(native, planned)
     return planned, store
+
+
+def _refuse(why: str, rank: int) -> NoReturn:
+    """End a script that cannot have its plan, as all ranks know; `launch` ends so too, before a script starts.
+
+    rank: if PyTorch knows it, which it does not in the case of MPI.
+    """
+    if (rank if rank >= 0 else (launched(os.environ) or (0, 1))[0]) == 0:
+        print(f"Error: {why}", file=sys.stderr, flush=True)
+    sys.exit(3)
 
 
 def _replace(native: dist.ProcessGroup, planned: PlannedGroup) -> None:
