@@ -2,7 +2,8 @@
 
 `python -m benchmarks.regret` needs root. For every system and payload it measures the library's own all-reduce, the
 best program step after step, the plan's choice, and the best program in several numbers of chunks, with gloo on
-emulated clusters. What is measured already is not measured again; with `--report` nothing is. It writes docs/regret.md.
+emulated clusters. With `--tuned` it measures what `tune` would, for plans that missed the best, beside the best. What
+is measured already is not measured again; with `--report` nothing is. It writes docs/regret.md.
 """
 
 import argparse
@@ -15,12 +16,13 @@ from pathlib import Path
 from statistics import median
 from textwrap import wrap
 
-from meshwright import Reduction, load_library, parse_system, placements, plan
+from meshwright import Reduction, load_library, parse_pipelined, parse_system, placements, plan
 from meshwright.measure.accuracy import Pair, join
-from meshwright.measure.bench import Case, Patience, case_of
+from meshwright.measure.bench import Case, Patience, case_of, race
 from meshwright.measure.jobs import Job, measure_on
 from meshwright.measure.records import read_measurements
-from meshwright.planning.plan import Plan
+from meshwright.planning.plan import DEFAULT_PROGRAM, Plan
+from meshwright.planning.tuning import candidates, simplest
 from meshwright.testbed import temporary
 from meshwright.text.units import format_bytes, format_seconds
 
@@ -54,7 +56,11 @@ MINIATURE, LITTLE = "node=2@20Mbit/s,gpu=2@100Mbit/s", 1 << 18
 """The system and the payload that the tests measure, once each."""
 
 
-def planned(spec: str, payload: int, chunks: int) -> Plan:
+NEAR = 1.05
+"""Plans are to be within this factor of the best."""
+
+
+def planned(spec: str, payload: int, chunks: int, ranges: bool = False) -> Plan:
     """The best plan for an all-reduce over all devices in at most `chunks` chunks."""
     system = parse_system(spec)
     (at,) = placements(system, {"data": system.devices})
@@ -66,7 +72,7 @@ def planned(spec: str, payload: int, chunks: int) -> Plan:
         placement=at,
         top=1,
         max_chunks=chunks,
-        ranges=False,
+        ranges=ranges,
     )
     return found.candidates[0]
 
@@ -95,6 +101,63 @@ def measure(
     with temporary(system, f"regret{os.getpid()}", BURST) as bed:
         wanted = [case(spec, payload) for payload in payloads]
         measure_on(bed, Job(system, wanted, file(spec, folder), patience, timeout=60.0))
+
+
+def tuned_file(spec: str) -> Path:
+    """The measurements of what `tune` would measure on a system."""
+    return file(spec, RESULTS / "regret-tuned")
+
+
+def heat(spec: str, payload: int, fastest: str) -> Case:
+    """What `tune` measures for a payload, in turns, and beside it the fastest program that was measured before."""
+    made = planned(spec, payload, MOST, ranges=True)
+    _, *some = candidates(made, made.reductions[0], payload, 5)
+    best = parse_pipelined(fastest, made.hierarchy(made.reductions[0]))
+    return race(made.placement, Reduction(("data",), payload), LIBRARY, dict.fromkeys([*some, best]))
+
+
+def measure_tuned() -> None:
+    """Measure the heats of all plans that missed the best."""
+    for spec in (*STUDIED, *OTHERS):
+        pairs = {pair.bytes: pair for pair in join(read_measurements(file(spec)), LIBRARY)}
+        missed = [one for one in rows([spec]) if one.chosen is None or one.chosen > NEAR * one.best]
+        wanted = [
+            heat(spec, one.bytes, min(pairs[one.bytes].outcomes, key=lambda outcome: outcome.measured).program)
+            for one in missed
+        ]
+        if wanted:
+            tuned_file(spec).parent.mkdir(exist_ok=True)
+            system = parse_system(spec)
+            with temporary(system, f"regret{os.getpid()}", BURST) as bed:
+                measure_on(bed, Job(system, wanted, tuned_file(spec), PATIENCE, timeout=60.0))
+
+
+@dataclass(frozen=True)
+class Heated:
+    """A plan that was tuned: seconds of the library's own, of what `tune` takes, and of the fastest of all."""
+
+    system: str
+    bytes: int
+    own: float
+    taken: float
+    best: float
+
+
+def heated() -> list[Heated]:
+    """All plans that were tuned."""
+    found = []
+    for spec in (*STUDIED, *OTHERS):
+        every = read_measurements(tuned_file(spec)) if tuned_file(spec).exists() else []
+        for payload in sorted({one.bytes for one in every}):
+            times = {one.program: one.seconds for one in every if one.bytes == payload and one.seconds}
+            made = planned(spec, payload, MOST, ranges=True)
+            hierarchy = made.hierarchy(made.reductions[0])
+            _, *some = (one.text(hierarchy) for one in candidates(made, made.reductions[0], payload, 5))
+            names = [DEFAULT_PROGRAM, *(name for name in some if name in times)]
+            medians = {name: median(each) for name, each in times.items()}
+            taken = names[simplest([times[name] for name in names])]
+            found.append(Heated(spec, payload, medians[DEFAULT_PROGRAM], medians[taken], min(medians.values())))
+    return found
 
 
 @dataclass(frozen=True)
@@ -152,7 +215,7 @@ def page(found: Sequence[Row]) -> str:
     errors = sorted(error for one in found if one.bytes >= 1 << 20 for error in one.errors)
     small = sorted(error for one in found if one.bytes < 1 << 20 for error in one.errors)
     slower = sum(chosen > 1.02 * one.own for one, chosen in known)
-    near = sum(chosen <= 1.05 * one.best for one, chosen in known)
+    near = sum(chosen <= NEAR * one.best for one, chosen in known)
     text = f"""Of {len(known)} plans, {slower} were slower than 1.02x the library's own, and {near} were within 1.05x
         of the best. At {format_bytes(PAYLOADS[-1])} they take {median(large):.2f} the bound in the median. The
         predicted times of programs in chunks are off by {median(errors):.1%} in the median and
@@ -167,20 +230,43 @@ def page(found: Sequence[Row]) -> str:
         times = [format_seconds(one.own), format_seconds(one.chosen) if one.chosen else "?", format_seconds(one.best)]
         ratios = [f"{one.chosen / of:.2f}x" if one.chosen else "?" for of in (one.own, one.best, one.bound)]
         lines.append(f"| {' | '.join([one.system, format_bytes(one.bytes), *times, *ratios])} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_after(heated())]) + "\n"
+
+
+AFTER = """Plans that missed the best by more than 5%, after `tune`: it measures the library's own and five of the
+programs that the plan holds, in turns. Beside them the fastest program of the table above was measured in the same
+turns, whether `tune` had it or not (PyTorch 2.13, a machine with two cores)."""
+
+
+def _after(found: Sequence[Heated]) -> list[str]:
+    if not found:
+        return []
+    lines = ["", "## After tuning", ""]
+    lines += [*wrap(" ".join(AFTER.split()), 110, break_long_words=False, break_on_hyphens=False), ""]
+    lines += [
+        "| system | payload | gloo's own | tuned | best | over own | over best |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        cells = [one.system, format_bytes(one.bytes), *map(format_seconds, (one.own, one.taken, one.best))]
+        lines.append(f"| {' | '.join(cells)} | {one.taken / one.own:.2f}x | {one.taken / one.best:.2f}x |")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1, help="how many systems are measured at a time")
     parser.add_argument("--system", action="append", help="only this one")
+    parser.add_argument("--tuned", action="store_true", help="measure what tune would, for plans that missed the best")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--miniature", type=Path, metavar="FOLDER", help="only a small system, into another folder")
     options = parser.parse_args()
     if options.miniature:
         measure(MINIATURE, [LITTLE], options.miniature, Patience(least=1, most=1))
         return
-    if options.report:
+    if options.tuned:
+        measure_tuned()
+    if options.report or options.tuned:
         DOCUMENT.write_text(page(rows()))
         print(DOCUMENT.read_text())
         return
