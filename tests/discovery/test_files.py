@@ -8,6 +8,7 @@ import pytest
 from meshwright.discovery.assemble import Discovery, assemble
 from meshwright.discovery.nominal import NODE_TYPES
 from meshwright.discovery.read import FORMATS, parse_topology, read_topology, recognised
+from meshwright.errors import SpecError
 from meshwright.system.model import Fabric
 from meshwright.system.read import preset
 from meshwright.text.hostlist import format_hosts, parse_hosts
@@ -182,6 +183,25 @@ def test_spaces_and_quotes_as_slurm_takes_them() -> None:
     assert text(of('SwitchName = "a" Nodes="n[1-2]"\r\nSwitchName=b\tNodes =n[3-4]\nSwitchName=c Switches= a,b')) == (
         "leaf=2 node=2"
     )
+
+
+def test_switches_with_one_other_below_them_group_nothing() -> None:
+    """Hosts may have more of them above them than others."""
+    racks = "SwitchName=core Switches=spine,leaf2\nSwitchName=spine Switches=leaf1\n"
+    racks += "SwitchName=leaf1 Nodes=a,b\nSwitchName=leaf2 Nodes=c,d\n"
+    assert text(of(racks)) == "leaf=2 node=2"
+    assert not of(racks).irregular
+    told = of(racks.replace("Switches=leaf1", "Switches=leaf1 LinkSpeed=10GB/s"))
+    assert told.irregular == ("c, d are below 2 switches (core, leaf2), the usual host below 3",)
+
+
+def test_a_topology_that_groups_hosts_is_taken_of_several() -> None:
+    flat = "- {topology: all, cluster_default: true, flat: true}\n"
+    tree = "- {topology: gpus, tree: {switches: [{switch: s, nodes: 'a,b'}, {switch: t, nodes: 'c,d'}]}}\n"
+    assert text(of(flat + tree)) == "leaf=2 node=2"
+    assert of(flat + tree).notes == ("file0 has several topologies: all, gpus; this is gpus",)
+    with pytest.raises(SpecError, match="file0 line 1: this topology has neither a tree nor blocks"):
+        of(flat)
 
 
 def test_spines_above_the_same_leaves_are_one() -> None:

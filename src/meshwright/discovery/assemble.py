@@ -213,8 +213,13 @@ def _inside(kinds: Sequence[str]) -> str:
 
 
 def _together(odd: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The odd ones with the same reason in one line."""
+    """The odd ones with the same reason in one line; reasons begin with "is" or "has", which several are and have."""
     reasons: dict[str, list[str]] = {}
     for what, why in odd.items():
         reasons.setdefault(why, []).append(what)
-    return [(listed(names), why) for why, names in reasons.items()]
+    many = {"is": "are", "has": "have"}
+    return [
+        (listed(names), why if len(names) == 1 else " ".join([many.get(verb, verb), *rest]))
+        for why, names in reasons.items()
+        for verb, *rest in [why.split(" ")]
+    ]

@@ -98,7 +98,9 @@ def switch_tiers(
     """Tiers from the path of switches above each host, outermost first; and hosts with fewer or more switches above
     them than the usual, with the reason.
     """
-    depths = Counter(map(len, paths.values()))
+    depths, fewer = Counter(map(len, paths.values())), _without_chains(paths, ports)
+    if max(Counter(map(len, fewer.values())).values()) > max(depths.values()):
+        paths, depths = fewer, Counter(map(len, fewer.values()))
     usual = max(depths, key=lambda depth: (depths[depth], depth))
     odd = {}
     for host, path in paths.items():
@@ -112,3 +114,16 @@ def switch_tiers(
         own = {name: port for name, port in ports.items() if name in names}
         tiers.append(Tier(tier_name(usual - 1 - depth), groups, own))
     return tuple(tiers), odd
+
+
+def _without_chains(paths: Mapping[str, tuple[str, ...]], ports: Mapping[str, Port]) -> dict[str, tuple[str, ...]]:
+    """Paths without switches that have only one other below them, unless their figures are known.
+
+    They group nothing, and hosts may have more of them above them than others.
+    """
+    below: dict[str, set[str]] = {}
+    for host, path in paths.items():
+        for switch, inner in zip(path, [*path[1:], f"host {host}"], strict=True):
+            below.setdefault(switch, set()).add(inner)
+    chained = {switch for switch, inner in below.items() if len(inner) == 1 and switch not in ports}
+    return {host: tuple(s for s in path[:-1] if s not in chained) + path[-1:] for host, path in paths.items()}

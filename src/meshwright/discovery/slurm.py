@@ -188,11 +188,12 @@ def _port(speed: str, source: str) -> Port | None:
 
 
 def parse_slurm_yaml(text: str, source: str) -> Topology:
-    """A topology from a topology.yaml; of several the one that is the cluster's default, or else the first."""
+    """A topology from a topology.yaml; of several that group hosts the cluster's default, or else the first."""
     root = compose(text, source, "- {topology: t, tree: {switches: [{switch: s1, nodes: 'n[1-4]'}]}}")
     notes = []
     topologies = [_mapping(node, source) for node in items(root, source, "the list of topologies")]
-    chosen = next((each for each in topologies if _is_true(each.get("cluster_default"))), topologies[0])
+    telling = [each for each in topologies if "tree" in each or "block" in each] or topologies
+    chosen = next((each for each in telling if _is_true(each.get("cluster_default"))), telling[0])
     if len(topologies) > 1:
         names = ", ".join(_word(each.get("topology"), source)[:80] for each in topologies[:8])
         notes.append(f"{source} has several topologies: {names}; this is {_word(chosen.get('topology'), source)[:80]}")
