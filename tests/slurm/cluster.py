@@ -24,6 +24,9 @@ from meshwright.testbed import Testbed, missing_rights
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
 """What is needed, and the Debian package that has it."""
 
+ALONE = ("--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""The options of unshare for a process that has its own name of the host, and ends all that it started with itself."""
+
 PATIENCE = 600.0
 """Seconds after which daemons that do not come up and commands that do not end are given up."""
 
@@ -60,7 +63,13 @@ def missing() -> str:
     if reason := missing_rights():
         return reason
     packages = sorted({package for program, package in PROGRAMS.items() if find_program(program) is None})
-    return f"Slurm is not installed; scripts/install-slurm installs {', '.join(packages)}" if packages else ""
+    if packages:
+        return f"Slurm is not installed; scripts/install-slurm installs {', '.join(packages)}"
+    probe = ["unshare", "--mount", *ALONE, "sh", "-c", "hostname probe && mount --bind /etc/hosts /etc/hosts"]
+    tried = subprocess.run(probe, env=safe_environment(), capture_output=True, text=True, check=False)
+    return (
+        "" if tried.returncode == 0 else f"processes cannot have namespaces of their own here: {tried.stderr.strip()}"
+    )
 
 
 @dataclass
@@ -137,7 +146,7 @@ class Slurm:
         """A command on a host: in its network, under its name, with the names of the others, and alone in /proc."""
         # `ip netns exec` gives a mount namespace too, so what is mounted is seen there only.
         script = f'hostname {self.hosts[device]} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
-        alone = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh"]
+        alone = ["unshare", *ALONE, "sh", "-c", script, "sh"]
         return ["ip", "netns", "exec", self.bed.network.namespace(device), *alone, *command]
 
     def _run(self, command: Sequence[str], more: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
