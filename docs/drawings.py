@@ -149,10 +149,10 @@ def chunks() -> str:
         words = f"{title}: {format_seconds(line.seconds)}" + (f", {len(line.order)} chunks" * (len(line.order) > 1))
         parts.append(text(20, top + 16, words, 14, anchor="start", font_weight="600"))
         for row, name in enumerate(names):
-            parts.append(text(216, top + 44 + 26 * row, name, 12, FAINT, "end"))
+            parts.append(text(266, top + 44 + 26 * row, name, 12, FAINT, "end"))
         for span in line.spans():
-            x, y = 226 + 550 * span.start / longest, top + 29 + 26 * span.step
-            width = max(1.0, 550 * (span.end - span.start) / longest - 1)
+            x, y = 276 + 500 * span.start / longest, top + 29 + 26 * span.step
+            width = max(1.0, 500 * (span.end - span.start) / longest - 1)
             parts.append(box(round(x, 1), y, round(width, 1), 20, COLORS[span.chunk % len(COLORS)], round_=2))
         top += 44 + 26 * len(names)
     return svg(800, int(top) + 8, "A program step after step, and in chunks", parts)

@@ -1,7 +1,7 @@
 """Data-parallel steps with NumPy and MPI: the three lines marked with >>> are all that is added.
 
 meshwright plan --system node=2@1GB/s,core=2@8GB/s --axes data=4 --reduce data=1MiB --library openmpi --out plan.json
-mpirun -n 4 python examples/mpi_step.py plan.json
+mpirun -n 4 --oversubscribe python examples/mpi_step.py plan.json
 """
 
 import sys

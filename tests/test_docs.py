@@ -251,6 +251,30 @@ def code(page: str, *parts: str) -> list[str]:
     ]
 
 
+RUN_BELOW = (
+    ("reading.md", "load_system"),
+    ("describe.md", "Level("),
+    ("ideas.md", "count_placements"),
+    ("workloads.md", "Workload("),
+    ("cost.md", "apart"),
+    *((page, f"meshwright.{engine}") for page in ("engines.md", "quickstart.md") for engine in ("torch", "jax", "mpi")),
+)
+"""A page and a text in each of its Python blocks that the tests below run."""
+
+PICTURED = {"drop-in.md": "the collectives of rank 0", "measuring.md": "the library's own"}
+"""Blocks that show what was printed with real times, which differ every time."""
+
+
+def test_no_block_is_left_out() -> None:
+    for block in BLOCKS:
+        if block.language == "python":
+            assert any(page == block.page and part in block.text for page, part in RUN_BELOW), block
+        elif block.language == "text":
+            assert PICTURED[block.page] in block.text, block
+        else:
+            assert block.language in ("sh", "console", "yaml"), block
+
+
 def test_the_code_of_plain_planning_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (reading,) = code("reading.md", "load_system")
     exec(reading, {})
@@ -449,11 +473,13 @@ def test_which_commands_take_json() -> None:
 
 
 OTHERS = {
+    "--allow-run-as-root",
     "--cases",
     "--distribution",
     "--exclude",
     "--mca",
     "--of",
+    "--oversubscribe",
     "--quick",
     "--node-rank",
     "--rdzv-backend",

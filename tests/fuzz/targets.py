@@ -24,7 +24,7 @@ from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.discovery.assemble import assemble
 from meshwright.discovery.read import FORMATS, read_topology
-from meshwright.errors import InvalidProgramError, MeshwrightError
+from meshwright.errors import InvalidProgramError, MeshwrightError, SpecError
 from meshwright.export.formats import FORMATS as EXPORTS
 from meshwright.export.hosts import seatings
 from meshwright.language.goals import PROGRAM_GOALS
@@ -36,6 +36,8 @@ from meshwright.measure.observations import observations
 from meshwright.measure.records import Records, read_measurements
 from meshwright.placement.layout import layout_of
 from meshwright.planning.constraints import ConstraintRule, parse_constraint
+from meshwright.show.asked import answer
+from meshwright.show.report import report_text
 from meshwright.system.read import parse_system_yaml, system_document, system_of
 from meshwright.text.hostlist import format_hosts, parse_hosts
 from meshwright.text.spec import format_counts
@@ -624,6 +626,45 @@ def _use_verb(case: Any, folder: Path) -> None:
     assert result.exit_code in (0, 1, 2, 3), result.exit_code
 
 
+# What the page of explore may ask
+
+FIELDS = {
+    "system": ["node=2@1GB/s,gpu=4@8GB/s", "dgx-h100:1", "node=2@1GB/s+5us,gpu=4@8GB/s"],
+    "axes": ["data=2,shard=4", "data=8", "shard=4,data=2"],
+    "reductions": ["data=1MiB", "data=1MiB\nshard=64KiB*2", "broadcast:data=1kB"],
+    "workload": ["", "dense-70b", "moe-141b"],
+    "library": ["", "nccl", "gloo"],
+    "constraints": ["", "inside shard=node", "row data=2,1\nnot-across shard=node"],
+    "choose": ["", "data,tensor"],
+    "engine": ["", "jax", "torch"],
+    "chunks": ["", "1", "4"],
+    "max_steps": ["2", "1"],
+    "no_rooted": ["", "yes"],
+    "placement_only": ["", "yes"],
+}
+
+
+def _make_question(random: Random) -> Any:
+    """Fields that fit, but for some."""
+    asked: dict[str, Any] = {name: random.choice(valid) for name, valid in FIELDS.items()}
+    if random.random() < 0.7:
+        asked |= {"workload": "", "choose": ""}
+    for name in random.sample(list(FIELDS), random.choice([0, 1, 1, 2])):
+        asked[name] = mutate.junk(random) if random.random() < 0.1 else _pick(random, FIELDS[name])
+    return asked
+
+
+def _use_question(case: Any, _: Path) -> None:
+    found = answer(case)
+    json.dumps(found, allow_nan=False)
+    ((what, value),) = found.items()
+    if what == "errors":
+        ((field, message),) = value.items()
+        assert field in (*FIELDS, "")
+        raise SpecError(message)
+    report_text(value)
+
+
 # Python, with values of any type
 
 H = mw.parse_hierarchy("node=2,gpu=2")
@@ -847,5 +888,6 @@ TARGETS: dict[str, Target] = {
     "traces": Target(_make_traces, _use_traces, 0.04),
     "calls": Target(_make_call, _use_call, 0.04),
     "verbs": Target(_make_verb, _use_verb, 0.01),
+    "questions": Target(_make_question, _use_question, 0.01),
 }
 """By name."""

@@ -10,7 +10,7 @@ from meshwright import SpecError
 from tests.fuzz import driver
 from tests.fuzz.targets import TARGETS, Target
 
-COUNTS = {"programs": 1000, "specs": 1000, "topologies": 500, "verbs": 50}
+COUNTS = {"programs": 1000, "specs": 1000, "topologies": 500, "verbs": 50, "questions": 100}
 
 
 @pytest.mark.parametrize("name", TARGETS)
