@@ -1,17 +1,21 @@
 """`meshwright launch` and MESHWRIGHT_PLAN behind real launchers, and why a script is not started."""
 
+import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import meshwright
-from meshwright import Reduction, parse_system, write_plan
+from meshwright import Pipelined, Reduction, parse_hierarchy, parse_program, parse_system, write_plan
 from meshwright.cli import main
 from meshwright.cli.launch import launch
+from meshwright.planning.plan import cost_model, predict
 from meshwright.runtime.dropin import prepare
 from meshwright.runtime.launch import find_program, mpirun_command, torchrun_command
 from tests.house import ROOT
@@ -34,26 +38,31 @@ def _said(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "Warning" not in line)
 
 
+def _run_all(commands: list[tuple[list[str], dict[str, str]]]) -> tuple[list[int], list[tuple[str, str]]]:
+    """Run commands in their environments, all at once; their exit codes, and what they wrote. None is left."""
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) for command, env in commands]
+    try:
+        said = [each.communicate(timeout=300) for each in started]
+        return [each.returncode for each in started], said
+    finally:
+        for each in started:
+            each.kill()
+
+
 def test_two_hosts_with_torchruns_static_rendezvous_and_a_plan_from_the_environment(
     plan: str, plain: Path, installed: dict[str, str], tmp_path: Path
 ) -> None:
     """PyTorch itself loads Meshwright here, in torchrun's own processes too."""
     where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", *where]
-    hosts = [
-        subprocess.Popen(
-            [*torchrun, f"--node-rank={number}", str(SCRIPT), str(tmp_path), "ddp", "collectives"],
-            env=installed | {"MESHWRIGHT_PLAN": plan},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    said = [host.communicate(timeout=300)[1] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], _said("".join(said))
+    script = [str(SCRIPT), str(tmp_path), "ddp", "collectives"]
+    commands = [[*torchrun, f"--node-rank={number}", *script] for number in range(2)]
+    codes, said = _run_all([(command, installed | {"MESHWRIGHT_PLAN": plan}) for command in commands])
+    assert codes == [0, 0], _said("".join(err for _, err in said))
     assert_alike(plain, tmp_path, ON_TWO_HOSTS)
-    assert ["meshwright: the collectives of rank 0" in each for each in said] == [True, False]
-    assert "data+tensor  all-reduce" in said[0]
+    assert ["meshwright: the collectives of rank 0" in err for _, err in said] == [True, False]
+    assert "data+tensor  all-reduce" in said[0][1]
 
 
 @pytest.mark.skipif(find_program("mpirun") is None, reason="there is no mpirun here")
@@ -188,3 +197,51 @@ def test_ranks_of_every_launcher_are_renumbered(
     assert {name: moved[name] for name in wanted} == wanted
     assert {name: kept[name] for name in given} == given
     assert moved["MESHWRIGHT_PLAN"] == plan
+
+
+SURROUNDINGS = """
+import json, os, signal, sys, threading, warnings
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+tensor = torch.ones(3000)
+dist.all_reduce(tensor)
+print(json.dumps({
+    "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+    "filters": [str(each) for each in warnings.filters],
+    "hooks": [sys.excepthook is sys.__excepthook__, threading.excepthook is threading.__excepthook__],
+    "started": [__name__, __file__, sys.argv, sys.path, sys.flags.dev_mode, os.getcwd(), os.umask(0o22)],
+    "environment": {name: os.environ[name] for name in os.environ if not name.startswith("MESHWRIGHT_")},
+    "torch": [torch.get_num_threads(), str(torch.get_default_dtype()), dist.get_backend(), tensor.sum().item()],
+}))
+warnings.warn("shown as always")
+code = 5 + dist.get_rank()
+dist.destroy_process_group()
+sys.exit(code)
+"""
+
+
+def test_a_script_with_a_plan_finds_all_as_without(installed: dict[str, str], tmp_path: Path) -> None:
+    """Its arguments, environment, signal handlers, warnings and exit code; only the table at the end is more."""
+    (tmp_path / "train.py").write_text(SURROUNDINGS)
+    made = meshwright.plan(parse_system("gpu=2@1GB/s"), {"data": 2}, [Reduction(("data",), 12000)], library="ring")
+    twice = Pipelined.of(parse_program("ReduceScatter all; AllGather all", parse_hierarchy("gpu=2")))
+    best = made.candidates[0]
+    model = cost_model(best, best.reductions[0])
+    planned = predict(model, best.reductions[0].communication, twice)
+    write_plan(replace(best, communications=(planned,)), tmp_path / "plan.json")
+    outcomes = []
+    for words in ([], ["-m", "meshwright", "launch", "--plan", str(tmp_path / "plan.json")]):
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+        command = [sys.executable, "-W", "default::UserWarning", *words, str(tmp_path / "train.py"), "--plan", "mine"]
+        environments = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in range(2)]
+        codes, said = _run_all([(command, installed | meeting | each) for each in environments])
+        assert codes == [5, 6], said
+        found = [json.loads(out) for out, _ in said]
+        for one in found:
+            del one["environment"]["MASTER_PORT"]
+        outcomes.append((found, [re.findall(".*Warning.*", err) for _, err in said]))
+    (plain, warned), (with_plan, also) = outcomes
+    assert with_plan == plain
+    assert also == warned
+    assert all("shown as always" in lines[-1] for lines in warned)
+    assert "data   all-reduce  12kB  plan" in said[0][1]
