@@ -70,7 +70,8 @@ def launch(
     the others.
 
     The exit code is the script's. 2: bad input. 3: the processes do not fit the plan, or PyTorch is too old. In both
-    cases the script is not started, and rank 0 alone says why.
+    cases the script is not started, or ends in init_process_group if that is where it is found out, and rank 0 alone
+    says why.
     """
     environment = dict(os.environ)
     found = launched(environment)
