@@ -226,6 +226,24 @@ def test_examples_of_help_are_accepted() -> None:
     assert count >= 6
 
 
+@pytest.mark.usefixtures("workplace")
+def test_the_examples_of_plan_run() -> None:
+    (kept,) = re.findall("\b\n(.*?)(?:\n\n|\\Z)", VERB_COMMANDS["plan"].help or "", re.DOTALL)
+    found = list(commands(kept))
+    assert len(found) == 4
+    for command in found:
+        done = run(*command)
+        assert done.exit_code == 0, done.stderr
+
+
+def test_verbs_are_listed_in_the_same_order_everywhere() -> None:
+    listed = re.findall(r"^  (\w+)  ", run("--help").stdout.split("Commands:")[1], re.MULTILINE)
+    in_docs = [words.split()[1] for words in first_column(ROOT / "docs" / "cli.md", "## The verbs")]
+    assert listed == list(VERBS) == in_docs
+    for sentence in VERBS.values():
+        assert re.fullmatch(r"[A-Z][^.]+\.", sentence)
+
+
 # Code
 
 

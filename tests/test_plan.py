@@ -76,8 +76,8 @@ def write_edited(tmp_path: Path, edit: Any) -> Path:
     ("edit", "message"),
     [
         (lambda d: d.update(format="x"), "not a plan file"),
-        (lambda d: d.update(version=4), "of version 4; this Meshwright reads versions 1 to 3"),
-        (lambda d: d.update(version=True), "of version True; this Meshwright reads versions 1 to 3"),
+        (lambda d: d.update(version=5), "of version 5; this Meshwright reads versions 1 to 4"),
+        (lambda d: d.update(version=True), "of version True; this Meshwright reads versions 1 to 4"),
         (lambda d: d.pop("library"), "'library' is missing"),
         (lambda d: d.update(extra=1), "unknown key 'extra'"),
         (lambda d: d.update(seconds=1.0), "seconds: it is 1.0, but the communications add up to"),
@@ -106,7 +106,11 @@ def write_edited(tmp_path: Path, edit: Any) -> Path:
         (lambda d: d["system"]["levels"][0].pop("bandwidth"), r"reductions\[0\]: level 'node' .* no bandwidth"),
         (lambda d: d["library"].update(rotates="no"), "expected true or false"),
         (lambda d: d["placement"].update(matrix=[4, 1]), "placement.matrix: expected a list of rows"),
-        (lambda d: d["placement"].update(axes=[1, 2]), "placement.axes: expected names"),
+        (lambda d: d["placement"].update(axes=["data"]), r"placement.axes: \['data'\] is not what is expected"),
+        (
+            lambda d: d["placement"]["axes"].update(data=9),
+            "axes: they are .*'data': 9.*, but the rows multiply to",
+        ),
         (lambda d: d["reductions"].append(3), r"reductions\[1\]: expected an object"),
         (lambda d: d["reductions"][0].pop("ranges"), r"reductions\[0\]: 'ranges' is missing"),
         (lambda d: d["reductions"][0].update(ranges=3), r"reductions\[0\].ranges: 3 is not what is expected"),
@@ -139,7 +143,7 @@ def test_consistent_edits_and_doubled_keys_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"reductions\[0\].seconds: .* the file was edited"):
         read_plan(write_edited(tmp_path, halve))
     path = write_edited(tmp_path, lambda _document: None)
-    path.write_text(path.read_text().replace('"version": 3', '"version": 7, "version": 3'))
+    path.write_text(path.read_text().replace('"version": 4', '"version": 7, "version": 4'))
     with pytest.raises(SpecError, match="the key 'version' appears 2 times"):
         read_plan(path)
 
@@ -180,11 +184,16 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "plan.json").read_text() == "the old plan"
 
 
-def test_plan_files_of_versions_1_and_2_are_still_read(tmp_path: Path) -> None:
+def test_plan_files_of_versions_1_to_3_are_still_read(tmp_path: Path) -> None:
     best = plan(A100, AXES, [Reduction(("data",), 2**31)], ranges=False).candidates[0]
     assert best.reductions[0].ranges == best.reductions[0].alternatives == ()
     write_plan(best, tmp_path / "plan.json")
     document = json.loads((tmp_path / "plan.json").read_text())
+    document["version"] = 3
+    document["placement"]["axes"] = list(document["placement"]["axes"])
+    document["system"]["levels"][0]["bandwidth"] = "8000000000.0B/s"
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    assert read_plan(tmp_path / "plan.json") == best
     for reduction in document["reductions"]:
         del reduction["ranges"], reduction["alternatives"]
     document["version"] = 2
@@ -196,3 +205,21 @@ def test_plan_files_of_versions_1_and_2_are_still_read(tmp_path: Path) -> None:
         del reduction["name"], reduction["hidden"]
     (tmp_path / "plan.json").write_text(json.dumps(document))
     assert read_plan(tmp_path / "plan.json") == best
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_what_python_shows_of_a_plan_fits_a_screen(count: int) -> None:
+    name = "a name that is as long as anybody might think of for a reduction over all of the axes, and longer"
+    reductions = [Reduction(("data",), 2**20 + k, name=name if count > 1 else "") for k in range(count)]
+    ranking = plan(A100, AXES, reductions, top=3, ranges=False)
+    for shown in (repr(ranking), repr(ranking.candidates[0]), str(ranking.candidates[0])):
+        lines = shown.splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 100
+        assert (shown[0], shown[-1]) == ("<", ">")
+    best = repr(ranking.candidates[0])
+    assert best.startswith("<Plan data=1x4,shard=4x4, ")
+    assert ("… and 40 more" in best) is (count == 60)
+    if count == 1:
+        assert best.splitlines()[1].startswith("  all-reduce over data, 1MiB x 1: ")
+        assert repr(ranking).splitlines()[1].startswith("  candidates[0]: data=1x4,shard=4x4, ")

@@ -370,7 +370,7 @@ def _plans() -> list[Any]:
 def _plan_document(plan: mw.Plan) -> Any:
     return {
         "format": "meshwright-plan",
-        "version": 3,
+        "version": 4,
         "system": system_document(plan.placement.system),
         "library": library_document(plan.library),
         **plan.document(),
@@ -399,6 +399,7 @@ def _retimed(random: Random, document: Any) -> Any:
     factor = random.choice([2, 3, 1000, 5_000_000])
     level["count"] *= factor
     document["placement"]["matrix"][0][levels.index(level)] *= factor
+    document["placement"]["axes"][next(iter(document["placement"]["axes"]))] *= factor
     try:
         system = parse_system_yaml(json.dumps(document["system"]), "stranger")
         placement = mw.Placement(system, tuple(document["placement"]["axes"]), document["placement"]["matrix"])

@@ -14,33 +14,36 @@ from importlib import import_module
 from typing import IO, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from meshwright.errors import EngineError, MeshwrightError, MeshwrightWarning
 from meshwright.runtime.signals import ENDING, Interrupted, interrupting
 
 VERBS = {
-    "accuracy": "Compare measurements of `bench` with predictions.",
-    "bench": "Measure programs beside the library's own collective.",
-    "calibrate": "Fit a system's links and a library to measurements.",
-    "check": "Check that a program is valid, and show what devices hold.",
+    "systems": "List the built-in systems.",
     "discover": "Work out a system from topology files or the ranks of a job.",
+    "workload": "Show, derive or record what a training step sends.",
+    "plan": "Rank placements, with the best program for each reduction.",
     "explain": "Show where the time of a plan goes, and what would help.",
-    "explore": "Try out plans on a page that answers while typing.",
+    "show": "Show a plan on a page, or in time as a trace.",
+    "explore": "Try out plans on a page that answers while you type.",
+    "run": "Run a plan for real, check the results, and time it.",
+    "launch": "Run a training script that nobody changed with a plan.",
     "export": "Write a plan for launchers, schedulers and libraries.",
     "hosts": "Write the placement of a plan for mpirun or Slurm.",
-    "launch": "Run a training script that nobody changed with a plan.",
-    "placements": "List or count the placements of axes on a system.",
-    "plan": "Rank placements, with the best program for each reduction.",
-    "programs": "List or count the valid programs of a hierarchy.",
-    "reproduce": "Repeat the evaluation of the P2 paper.",
-    "run": "Run a plan for real, check the results, and time it.",
-    "show": "Show a plan on a page, or in time as a trace.",
-    "systems": "List the built-in systems.",
-    "testbed": "Emulate a hierarchical cluster on this machine.",
     "tune": "Measure what a plan may take, and take the fastest.",
-    "workload": "Show or derive what a training step sends.",
+    "bench": "Measure programs beside the library's own collective.",
+    "calibrate": "Fit a system's links and a library to measurements.",
+    "accuracy": "Compare the measurements of `bench` with predictions.",
+    "testbed": "Emulate a hierarchical cluster on this machine.",
+    "placements": "List or count the placements of axes on a system.",
+    "programs": "List or count the valid programs of a hierarchy.",
+    "check": "Check that a program is valid, and show what devices hold.",
+    "reproduce": "Repeat the evaluation of the P2 paper.",
 }
-"""Every verb, and what it does in a line. Its module has the same name, and is loaded when the verb is used."""
+"""Every verb in the order of a user's path: from the cluster to a plan, to running it, to measuring, to looking closer;
+and what it does in a sentence. Its module has the same name, and is loaded when the verb is used.
+"""
 
 
 class _Group(click.Group):
@@ -65,6 +68,11 @@ class _Group(click.Group):
             for close in get_close_matches(args[0], VERBS, n=1):
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {close!r}?")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer all verbs without loading them."""
+        offered = [CompletionItem(name, help=VERBS[name]) for name in VERBS if name.startswith(incomplete)]
+        return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Show all verbs without loading them."""

@@ -11,7 +11,7 @@ from meshwright.cli.progress import progress
 from meshwright.cost.library import load_library
 from meshwright.measure.accuracy import Pair, Report, join, misses, report, scatter
 from meshwright.measure.records import read_measurements
-from meshwright.placement.placement import format_placement
+from meshwright.placement.notation import format_placement
 from meshwright.show.accuracy import accuracy_view
 from meshwright.show.report import write_report
 from meshwright.system.read import load_system
@@ -22,7 +22,10 @@ from meshwright.text.units import format_seconds
 @click.argument("measurements", type=options.FILE)
 @options.library
 @click.option(
-    "--system", "system_spec", help="Predict with this system, as from `calibrate`, instead of the measured one."
+    "--system",
+    "system_spec",
+    shell_complete=options.SYSTEMS,
+    help="Predict with this system, as from `calibrate`, instead of the measured one.",
 )
 @click.option("--noise", type=click.FloatRange(0, 1), help="Programs this close to the fastest are as fast.")
 @options.number("--worst", 5, "How many misses to explain.", 0, 1000)

@@ -23,6 +23,7 @@ from meshwright.planning.plan import Plan, Planned, Tuned
 from meshwright.planning.planfile import read_plan
 from meshwright.planning.tuning import own_program
 from meshwright.runtime.calls import describe
+from meshwright.system.read import system_document
 from meshwright.text.units import format_amount, format_bandwidth, format_seconds, format_size
 
 
@@ -36,6 +37,8 @@ def explain(plan_path: Path, as_json: bool) -> None:
     if as_json:
         print_json(
             {
+                "system": system_document(plan.placement.system),
+                "library": plan.library.name,
                 **plan.document(),
                 "why": why(plan),
                 "steps": [_document(plan, planned) for planned in plan.reductions],

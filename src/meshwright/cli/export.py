@@ -18,7 +18,14 @@ from meshwright.text.units import parse_bytes
 
 @click.command()
 @options.plan
-@click.option("--to", "form", required=True, metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.")
+@click.option(
+    "--to",
+    "form",
+    required=True,
+    metavar="FORMAT",
+    shell_complete=options.offering(lambda: FORMATS),
+    help=f"One of: {', '.join(FORMATS)}.",
+)
 @options.hosts
 @options.hostfile
 @options.order

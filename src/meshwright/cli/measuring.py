@@ -18,7 +18,7 @@ from meshwright.measure.bench import Case, Patience
 from meshwright.measure.jobs import Job, measure_here, measure_on
 from meshwright.measure.records import Measurement
 from meshwright.measure.trials.runners import ENGINES, start_locally
-from meshwright.placement.placement import format_placement
+from meshwright.placement.notation import format_placement
 from meshwright.system.model import System
 
 

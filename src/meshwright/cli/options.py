@@ -1,10 +1,11 @@
 """The options and arguments that verbs share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from meshwright.cli.output import say
 from meshwright.cost.library import library_names
@@ -15,13 +16,30 @@ from meshwright.language.synthesis import MAX_STEPS
 from meshwright.placement.hierarchy import HIERARCHY_EXAMPLE, Hierarchy, parse_hierarchy
 from meshwright.planning.planner import DEFAULT_LIBRARY
 from meshwright.planning.settings import MOST_STEPS
+from meshwright.system.read import preset_names
 from meshwright.text.hostlist import parse_hostfile, parse_hosts
 from meshwright.text.spec import parse_counts
 from meshwright.text.units import parse_seconds
+from meshwright.workload.read import workload_names
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def offering(names: Callable[[], Iterable[str]]) -> Completion:
+    """What a shell offers to complete a word with: some names, and files where none of them fits."""
+
+    def offered(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        fitting = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        return fitting or [CompletionItem(incomplete, type="file")]
+
+    return offered
+
+
+SYSTEMS, LIBRARIES, WORKLOADS = offering(preset_names), offering(library_names), offering(workload_names)
 
 
 def number(name: str, default: int, text: str, least: int = 1, most: int | None = None) -> Callable[[Command], Command]:
@@ -62,6 +80,7 @@ system = click.option(
     "system_spec",
     required=True,
     metavar="SYSTEM",
+    shell_complete=SYSTEMS,
     help="A preset (see `meshwright systems`; PRESET:N sets the outermost count), the path of a .yaml file, or a "
     "description like node=4@8GB/s,gpu=16@270GB/s: NAME=COUNT[@BANDWIDTH[+LATENCY]], outermost first.",
 )
@@ -78,10 +97,13 @@ goal = click.option("--goal", type=_GOALS, default=str(Goal.ALL_REDUCE), help="W
 count = click.option("--count", "count_only", is_flag=True, help="Only count them, without enumerating.")
 
 _LIBRARY = f"Whose collectives run: {', '.join(library_names())}, or the path of a .yaml file."
-library = click.option("--library", default=DEFAULT_LIBRARY, metavar="LIBRARY", help=_LIBRARY)
+library = click.option("--library", default=DEFAULT_LIBRARY, metavar="LIBRARY", shell_complete=LIBRARIES, help=_LIBRARY)
 
 system_library = click.option(
-    "--library", metavar="LIBRARY", help=f"{_LIBRARY} [default: that of the system, or {DEFAULT_LIBRARY}]"
+    "--library",
+    metavar="LIBRARY",
+    shell_complete=LIBRARIES,
+    help=f"{_LIBRARY} [default: that of the system, or {DEFAULT_LIBRARY}]",
 )
 
 no_rooted = click.option("--no-rooted", is_flag=True, help="Without Reduce and Broadcast, which some engines lack.")

@@ -8,10 +8,11 @@ from meshwright.cli import options
 from meshwright.cli.output import print_count, print_json, print_text, say
 from meshwright.cli.progress import counted, listed, progress
 from meshwright.errors import TooLargeError
-from meshwright.placement.placement import count_placements, format_placement, parse_axes
+from meshwright.placement.notation import format_placement
+from meshwright.placement.placement import count_placements, parse_axes
 from meshwright.placement.placement import placements as all_placements
 from meshwright.system.model import System
-from meshwright.system.read import load_system
+from meshwright.system.read import load_system, system_document
 
 LIST_LIMIT = 100_000
 
@@ -49,12 +50,9 @@ def placements(system_spec: str, axes_spec: str, count_only: bool, first: int | 
         print_json(
             {
                 "count": count,
-                "system": {level.name: level.count for level in system.levels},
+                "system": system_document(system),
                 "axes": axes,
-                "placements": [
-                    {"matrix": [list(row) for row in placement.matrix]}
-                    for placement in counted(some, "placements", shown)
-                ],
+                "placements": [placement.document() for placement in counted(some, "placements", shown)],
             }
         )
         return

@@ -19,7 +19,8 @@ from meshwright.cli.ranking import Answer, print_answer
 from meshwright.cli.workload import needs
 from meshwright.errors import SpecError
 from meshwright.export.mesh import mesh_code
-from meshwright.placement.placement import parse_axes, parse_placement
+from meshwright.placement.notation import parse_placement
+from meshwright.placement.placement import parse_axes
 from meshwright.planning.constraints import Constraint, ConstraintRule, parse_constraint
 from meshwright.planning.orders import habits
 from meshwright.planning.planfile import write_plan
@@ -32,7 +33,7 @@ from meshwright.runtime.signals import Interrupted
 from meshwright.show.report import write_report
 from meshwright.show.view import view_of
 from meshwright.system.model import System
-from meshwright.system.read import load_system
+from meshwright.system.read import load_system, system_document
 from meshwright.text.spec import split_items
 from meshwright.text.units import format_seconds
 from meshwright.workload.communication import parse_reduction
@@ -51,7 +52,24 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
     return click.option(f"--{rule}", multiple=True, metavar=metavar, callback=parse, help=text)
 
 
-@click.command()
+HELP = """Rank the placements of the axes, with the best program for each reduction.
+
+Examples:
+
+\b
+  meshwright plan --system gcp-a100:4 --axes data=4,shard=16 --reduce data=2GiB
+  meshwright plan --system node=2@100Gbit/s,gpu=8@300GB/s --axes data=4,tensor=4 \\
+    --reduce data=1GiB --reduce "tensor=64MiB*80" --inside tensor=node --out plan.json
+  meshwright plan --system dgx-h100 --workload dense-70b --axes pipeline=4,data=4,tensor=8
+  meshwright plan --system system.yaml --axes data=32 --reduce data=1GiB --compare --html plan.html
+
+With --placement and one reduction, rank the programs of that placement. What takes more than two seconds shows its
+progress on stderr, if that is a terminal. Ctrl-C ends the search with the best found so far and the gap that is
+left; with --choose, with the best of the sizes that were tried.
+"""
+
+
+@click.command(help=HELP)
 @options.system
 @click.option(
     "--axes",
@@ -71,6 +89,7 @@ def _constraints(rule: ConstraintRule, metavar: str, text: str) -> Callable[[opt
     "--workload",
     "workload_spec",
     metavar="WORKLOAD",
+    shell_complete=options.WORKLOADS,
     help="All that a step sends: one of `meshwright workload list`, or the path of a .yaml file. Instead of --reduce.",
 )
 @options.placement("matrix")
@@ -129,12 +148,7 @@ def plan(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Rank the placements of the axes, with the best program for each reduction.
-
-    With --placement and one reduction, rank the programs of that placement. What takes more than two seconds shows its
-    progress on stderr, if that is a terminal. Ctrl-C ends the search with the best found so far and the gap that is
-    left; with --choose, with the best of the sizes that were tried.
-    """
+    """Rank the placements of the axes; `HELP` is what people are told."""
     if bool(reductions) == bool(workload_spec):
         raise SpecError("give either --reduce (one or more) or --workload")
     system = load_system(system_spec) if devices is None else with_devices(load_system(system_spec), devices)
@@ -246,7 +260,7 @@ def _document(answer: Answer) -> dict[str, Any]:
     ranking, best = answer.ranking, answer.best
     system = best.placement.system
     found: dict[str, Any] = {
-        "system": system.name,
+        "system": system_document(system),
         "axes": answer.axes,
         "library": best.library.name,
         "placements": ranking.placements,

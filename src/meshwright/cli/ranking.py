@@ -9,7 +9,7 @@ from meshwright.cli.output import columns, console, print_table, print_text
 from meshwright.cli.workload import DESCRIBED, described, print_needs
 from meshwright.export.mesh import mesh_code
 from meshwright.language.program import device_groups, step_text
-from meshwright.placement.placement import format_placement
+from meshwright.placement.notation import format_placement
 from meshwright.planning.constraints import Constraint
 from meshwright.planning.explain import other_libraries, undecided, why
 from meshwright.planning.orders import Habit, MeshAlone, gain, mesh_alone

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,11 +37,19 @@ def reproduce(library: str, out: Path | None, as_json: bool) -> None:
                 "library": library,
                 "summaries": {machine: asdict(entry) for machine, entry in sums.items()},
                 "search": [asdict(cost) for cost in costs],
-                "cases": [asdict(case) for case in everything],
+                "cases": [_case(case) for case in everything],
             }
         )
     else:
         click.echo(page, nl=False)
+
+
+def _case(case: PaperCase) -> dict[str, Any]:
+    """A case as plain data; the paper's axes have no names but their numbers."""
+    entry = asdict(case)
+    axes = {str(number): size for number, size in enumerate(entry.pop("axes"))}
+    placement = {"axes": axes, "matrix": [list(row) for row in entry.pop("matrix")]}
+    return {**entry, "placement": placement, "reduced": [str(number) for number in entry["reduced"]]}
 
 
 def _page(library: str, sums: dict[str, Summary], everything: list[PaperCase], costs: list[dict[str, object]]) -> str:

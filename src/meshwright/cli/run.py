@@ -15,7 +15,7 @@ from meshwright.measure.trials.runners import ENGINES, make_runner, start_locall
 from meshwright.measure.trials.trial import DTYPES, Payload, Trial, check_memory, payloads, run_trials
 from meshwright.placement.layout import layout_of
 from meshwright.planning.plan import Plan, predict, ratio
-from meshwright.planning.planfile import read_plan
+from meshwright.planning.planfile import read_plan, where_document
 from meshwright.runtime.calls import describe
 from meshwright.runtime.launch import check_local
 from meshwright.runtime.role import program_at
@@ -131,7 +131,7 @@ def _report(plan: Plan, engine: str, trials: list[Trial], wanted: list[Payload],
             }
         )
     if as_json:
-        print_json({"engine": engine, "devices": plan.placement.system.devices, "reductions": rows})
+        print_json({"engine": engine, **where_document(plan), "reductions": rows})
         return
     cells = []
     for row in rows:

@@ -1,14 +1,11 @@
 """`meshwright systems`: the built-in systems."""
 
-from dataclasses import asdict
-from typing import Any
-
 import click
 
 from meshwright.cli import options
 from meshwright.cli.output import print_json, print_table
-from meshwright.system.model import Level, System
-from meshwright.system.read import preset, preset_names
+from meshwright.system.model import Level
+from meshwright.system.read import preset, preset_names, system_document
 from meshwright.text.units import format_bandwidth, format_seconds
 
 
@@ -18,20 +15,13 @@ def systems(as_json: bool) -> None:
     """List the built-in systems."""
     presets = [preset(name) for name in preset_names()]
     if as_json:
-        print_json({"systems": [_document(system) for system in presets]})
+        print_json({"systems": [system_document(system) for system in presets]})
         return
     rows = (
         [system.name, system.devices, system.library or "", "; ".join(map(_describe, system.levels))]
         for system in presets
     )
     print_table(["preset", "devices", "library", "levels, outermost first"], rows)
-
-
-def _document(system: System) -> dict[str, Any]:
-    levels = [{"name": level.name, "count": level.count, **asdict(level.link)} for level in system.levels]
-    for level in levels:
-        del level["bits"]
-    return {"name": system.name, "devices": system.devices, "library": system.library, "levels": levels}
 
 
 def _describe(level: Level) -> str:

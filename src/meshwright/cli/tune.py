@@ -16,7 +16,7 @@ from meshwright.measure.trials.runners import measured_as
 from meshwright.measure.tune import Heat, heats
 from meshwright.measure.tune import tune as tuned_plan
 from meshwright.planning.plan import DEFAULT_PROGRAM, Plan, ratio
-from meshwright.planning.planfile import read_plan, write_plan
+from meshwright.planning.planfile import read_plan, where_document, write_plan
 from meshwright.planning.tuning import half_width
 from meshwright.runtime.calls import describe
 from meshwright.runtime.role import program_at
@@ -88,7 +88,7 @@ def tune(
         say(f"wrote {html}")
     rows = [_row(plan, found, heat, measured, engine) for heat in wanted]
     if as_json:
-        print_json({"engine": engine, "devices": plan.placement.system.devices, "tuned": rows})
+        print_json({"engine": engine, **where_document(plan), "tuned": rows})
     else:
         for row in rows:
             _print(row)

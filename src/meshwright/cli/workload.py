@@ -42,7 +42,7 @@ _AXES_HELP = f"The axes and their sizes, like data=4,shard=8,tensor=8; of {', '.
 
 
 @workload.command()
-@click.argument("spec", metavar="WORKLOAD")
+@click.argument("spec", metavar="WORKLOAD", shell_complete=options.WORKLOADS)
 @click.option("--axes", "axes_spec", metavar="AXES", help="Other sizes, for a workload that describes its model.")
 @options.out("Write the communications to this file.")
 @options.json
@@ -150,7 +150,7 @@ def _report(made: Workload, out: Path | None, as_json: bool, more: Mapping[str, 
         say(f"wrote {len(made.lines)} communications to {out}")
     if as_json:
         symbols = made.model.symbols(made.axes) if made.model else {}
-        print_json({**made.document(), "symbols": symbols, **needs(made), **(more or {})})
+        print_json({**made.document(), "axes": dict(made.axes), "symbols": symbols, **needs(made), **(more or {})})
         return
     if made.axes:
         click.echo(f"{made.name}, axes {format_counts(made.axes)}")

@@ -19,7 +19,7 @@ from meshwright.language.program import Pipelined
 from meshwright.language.semantics import check_program
 from meshwright.measure.records import Measurement
 from meshwright.placement.layout import layout_of
-from meshwright.placement.placement import format_placement
+from meshwright.placement.notation import format_placement
 from meshwright.planning.plan import DEFAULT_PROGRAM
 from meshwright.system.model import System
 from meshwright.text.files import write_file

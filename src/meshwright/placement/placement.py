@@ -11,8 +11,6 @@ node 1 is (data 0, shard 1), as the column is (1, 2); GPU 2 is (data 1, shard 0)
 axis joins its digits: data has (0, 1), which is 1; shard has (1, 0), which is 2. So device 6 is data 1, shard 2.
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -34,12 +32,10 @@ from meshwright.text.spec import (
     check_type,
     parse_counts,
     shown,
-    split_items,
     unknown,
 )
 
 AXES_EXAMPLE = "data=4,shard=16"
-PLACEMENT_EXAMPLE = "data=4x1,shard=1x16"
 
 MAX_DEVICES = 2**26
 """The groups of systems with more devices are not listed."""
@@ -197,6 +193,15 @@ class Placement:
                 )
         return [self.axes.index(axis) for axis in names]
 
+    def document(self) -> dict[str, Any]:
+        """As plain data: the axes with their sizes, and the matrix, with a row for each of them.
+
+        >>> from meshwright import parse_system
+        >>> Placement(parse_system("node=2,gpu=4"), ("data", "shard"), ((1, 2), (2, 2))).document()
+        {'axes': {'data': 2, 'shard': 4}, 'matrix': [[1, 2], [2, 2]]}
+        """
+        return {"axes": self.sizes, "matrix": [list(row) for row in self.matrix]}
+
     def __str__(self) -> str:
         """The matrix with the names of axes and levels, and for each axis where its groups are, in words."""
         levels = self.system.levels
@@ -239,57 +244,6 @@ def parse_axes(text: str) -> dict[str, int]:
     {'data': 4, 'shard': 16}
     """
     return dict(parse_counts(text, "axes", AXES_EXAMPLE))
-
-
-def format_placement(axes: Iterable[str], matrix: Iterable[Iterable[int]]) -> str:
-    """A matrix as people are shown it: for each axis its factors, outermost first; `parse_placement` reads it.
-
-    >>> format_placement(["data", "shard"], [[4, 1], [1, 16]])
-    'data=4x1,shard=1x16'
-    """
-    return ",".join(f"{axis}={'x'.join(map(str, row))}" for axis, row in zip(axes, matrix, strict=True))
-
-
-def parse_placement(text: str, system: System, axes: Iterable[str]) -> Placement:
-    """A placement from the text of its matrix: for each of the axes its factors, outermost first, or a list of rows.
-
-    >>> from meshwright import parse_system
-    >>> parse_placement("data=4x1,shard=1x16", parse_system("node=4,gpu=16"), ["data", "shard"]).sizes
-    {'data': 4, 'shard': 16}
-    >>> parse_placement("[[4,1],[1,16]]", parse_system("node=4,gpu=16"), ["data", "shard"]).sizes
-    {'data': 4, 'shard': 16}
-    """
-    names = tuple(axes)
-    if "=" in text:
-        items = [_row(item, text) for item in split_items(text, "placement", PLACEMENT_EXAMPLE)]
-        rows = dict(items)
-        if len(rows) < len(items):
-            raise SpecError(f"the placement {shown(text)} has an axis twice")
-        for axis in (*rows, *names):
-            if axis not in rows or axis not in names:
-                problem = unknown("axis", axis, names) if axis in rows else f"it has no factors for axis {axis!r}"
-                raise SpecError(f"the placement {shown(text)}: {problem}")
-        return Placement(system, names, tuple(rows[axis] for axis in names))
-    example = (
-        f'the factors of each axis, like "{PLACEMENT_EXAMPLE}", or a list of rows, one per axis, like "[[4,1],[1,16]]"'
-    )
-    try:
-        matrix = json.loads(text)
-    except (ValueError, RecursionError):
-        raise SpecError(f"the placement {text!r} cannot be read; expected {example}") from None
-    if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
-        raise SpecError(f"the placement {text!r} is not {example}")
-    return Placement(system, names, tuple(tuple(row) for row in matrix))
-
-
-def _row(item: str, text: str) -> tuple[str, tuple[int, ...]]:
-    """One of the items of a placement: an axis and its factors."""
-    axis, _, factors = (part.strip() for part in item.partition("="))
-    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", factors):
-        raise SpecError(
-            f"{shown(item)} in the placement {shown(text)} is not an axis and its factors, as in {PLACEMENT_EXAMPLE!r}"
-        )
-    return axis, tuple(map(int, factors.split("x")))
 
 
 def placements(system: System | str | PathLike[str], axes: Mapping[str, int]) -> Iterator[Placement]:

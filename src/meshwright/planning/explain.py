@@ -11,7 +11,8 @@ from meshwright.errors import SpecError, TooLargeError
 from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined
 from meshwright.placement.layout import layout_of
-from meshwright.placement.placement import count_placements, format_placement
+from meshwright.placement.notation import format_placement
+from meshwright.placement.placement import count_placements
 from meshwright.planning.plan import Plan, Planned, cost_model, predict_seconds, ratio
 from meshwright.planning.planner import Planner
 from meshwright.text.units import format_seconds, format_size

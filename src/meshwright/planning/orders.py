@@ -123,8 +123,7 @@ class Habit:
         found: dict[str, Any] = {"name": self.name, "missing": self.missing}
         if self.plan is not None:
             found |= {
-                "axes": list(self.plan.placement.axes),
-                "matrix": [list(row) for row in self.plan.placement.matrix],
+                "placement": self.plan.placement.document(),
                 "default_seconds": self.plan.default_seconds,
                 "seconds": self.plan.seconds,
                 "gain": gain(self, best),

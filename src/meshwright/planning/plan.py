@@ -12,8 +12,10 @@ from meshwright.language.goals import flat_program
 from meshwright.language.program import Pipelined, Program
 from meshwright.placement.hierarchy import Hierarchy
 from meshwright.placement.layout import layout_of, reduction_hierarchy
+from meshwright.placement.notation import format_placement
 from meshwright.placement.placement import Placement
-from meshwright.text.spec import as_tuple, check_type, is_number, shown
+from meshwright.text.spec import as_tuple, check_type, is_number, screenful, shown
+from meshwright.text.units import format_seconds, format_size
 from meshwright.workload.communication import Communication, exposed
 
 TIMES = ("seconds", "default_seconds", "bound_seconds")
@@ -160,7 +162,7 @@ class Planned:
         return self.pipelined.chunks if self.pipelined else 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """A placement, and what was planned for each communication on it.
 
@@ -179,6 +181,17 @@ class Plan:
         communications = as_tuple(self.communications, Planned, "communications of a plan")
         ordered = sorted(communications, key=lambda planned: planned.pipelined is None)
         object.__setattr__(self, "communications", tuple(ordered))
+
+    def __repr__(self) -> str:
+        """Where the axes are, the time, and for the first communications what carries them out."""
+        at, lines = self.placement, []
+        for one in self.communications:
+            what, program = one.communication, self.program_text(one)
+            name = what.name or f"{what.goal} over {'+'.join(what.axes)}"
+            each = f"{name}, {format_size(what.bytes)} x {what.count}: {format_seconds(one.seconds)}"
+            lines.append(f"{each}, {program}" if program else each)
+        times = f"{format_seconds(self.seconds)}, {self.speedup:.2f}x as fast as {self.library.name}'s own"
+        return screenful(f"Plan {format_placement(at.axes, at.matrix)}, {times}, on {at.system.name}", lines)
 
     @property
     def reductions(self) -> tuple[Planned, ...]:
@@ -251,10 +264,7 @@ class Plan:
     def document(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {
-            "placement": {
-                "axes": list(self.placement.axes),
-                "matrix": [list(row) for row in self.placement.matrix],
-            },
+            "placement": self.placement.document(),
             **times_of(self),
             "speedup": self.speedup,
             "reductions": [

@@ -24,13 +24,14 @@ from meshwright.placement.layout import layout_of, reduction_hierarchy
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import DEFAULT_PROGRAM, TIMES, Measured, Plan, Planned, Timed, Tuned, predict, times_of
 from meshwright.planning.tuning import where
+from meshwright.system.model import System
 from meshwright.system.read import system_document, system_of
 from meshwright.text.files import write_file
 from meshwright.text.spec import check_path, check_type, no_constant, shown, unknown
 from meshwright.text.yamlfile import read_text
 from meshwright.workload.communication import Communication, Transfer
 
-FORMAT, VERSION = "meshwright-plan", 3
+FORMAT, VERSION = "meshwright-plan", 4
 
 MAX_TEXT = 2**22
 """The most bytes of a plan file."""
@@ -57,6 +58,12 @@ def write_plan(plan: Plan, path: str | PathLike[str]) -> None:
         **plan.document(),
     }
     write_file(path, json.dumps(document, indent=1, allow_nan=False) + "\n", "the plan file")
+
+
+def where_document(plan: Plan) -> dict[str, Any]:
+    """What a plan runs on, as plain data: the system as in its file, the number of devices, and the placement."""
+    at = plan.placement
+    return {"system": system_document(at.system), "devices": at.system.devices, "placement": at.document()}
 
 
 def read_plan(path: str | PathLike[str]) -> Plan:
@@ -138,12 +145,7 @@ class _Reader:
         self.take(document, "", keys)
         system = system_of(document["system"], f"{self.source}: system")
         library = library_of(document["library"], f"{self.source}: library")
-        at = self.take(document["placement"], "placement", {"axes": list, "matrix": list})
-        if not all(isinstance(axis, str) for axis in at["axes"]):
-            raise self.fail("placement.axes", "expected names")
-        if not all(isinstance(row, list) for row in at["matrix"]):
-            raise self.fail("placement.matrix", "expected a list of rows, one per axis")
-        placement = self.convert("placement", lambda: Placement(system, at["axes"], at["matrix"]))
+        placement = self.placement(document["placement"], system, dict if version > 3 else list)
         if not document["reductions"] and not document["transfers"]:
             raise self.fail("reductions", "there are none")
         old: dict[str, Any] = {"name": "", "hidden": 0.0} if version == 1 else {}
@@ -162,6 +164,18 @@ class _Reader:
             if not _near(document[name], value):
                 raise self.fail(name, f"it is {shown(document[name])}, but the communications add up to {value!r}")
         return plan
+
+    def placement(self, document: Any, system: System, kind: type) -> Placement:
+        """The placement. Before version 4 it had the names of its axes, but not their sizes."""
+        at = self.take(document, "placement", {"axes": kind, "matrix": list})
+        if not all(isinstance(axis, str) for axis in at["axes"]):
+            raise self.fail("placement.axes", "expected names")
+        if not all(isinstance(row, list) for row in at["matrix"]):
+            raise self.fail("placement.matrix", "expected a list of rows, one per axis")
+        found: Placement = self.convert("placement", lambda: Placement(system, tuple(at["axes"]), at["matrix"]))
+        if kind is dict and found.sizes != at["axes"]:
+            raise self.fail("placement.axes", f"they are {shown(at['axes'])}, but the rows multiply to {found.sizes}")
+        return found
 
     def planned(self, entry: Any, place: str, placement: Placement, library: Library, has_programs: bool) -> Planned:
         """One of the communications; those with programs have keys of their own."""

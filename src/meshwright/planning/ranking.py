@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
+from meshwright.placement.notation import format_placement
 from meshwright.planning.constraints import Constraint
 from meshwright.planning.plan import Plan, ratio
 from meshwright.planning.terms import Found
+from meshwright.text.spec import screenful
 from meshwright.text.units import format_seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Ranking:
     """Plans, the fastest first.
 
@@ -30,6 +32,14 @@ class Ranking:
     gap: float = 0.0
     least_seconds: float | None = None
     at_least: float | None = None
+
+    def __repr__(self) -> str:
+        """How many placements there are, and the first candidates with their times."""
+        lines = []
+        for number, one in enumerate(self.candidates):
+            where = format_placement(one.placement.axes, one.placement.matrix)
+            lines.append(f"candidates[{number}]: {where}, {format_seconds(one.seconds)}, {one.speedup:.2f}x as fast")
+        return screenful(f"Ranking of {self.placements:,} placements, {self.evaluated:,} of them timed", lines)
 
     @property
     def pruned(self) -> int:

@@ -29,6 +29,10 @@ SHOWN = 80
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 
+LINES, COLUMNS = 20, 100
+"""How many lines below the first a `repr` has at most, and how many columns a screen has."""
+
+
 def shown(value: object) -> str:
     """A value as messages show it: at most `SHOWN` characters, all printable.
 
@@ -40,6 +44,19 @@ def shown(value: object) -> str:
     except Exception:  # an integer of too many digits, or an object that cannot be shown
         return f"a {type(value).__name__} that is too long to show"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def screenful(head: str, lines: Sequence[str]) -> str:
+    """A `repr` that fits a screen: the head and the first lines, none of them longer than the screen is wide.
+
+    >>> print(screenful("Plan of much", [f"reduction {k}" for k in range(30)])[:43])
+    <Plan of much
+      reduction 0
+      reduction 1
+    """
+    shown = [f"<{head}", *(f"  {line}" for line in lines[:LINES])]
+    shown += [f"  … and {len(lines) - LINES:,} more"] if len(lines) > LINES else []
+    return "\n".join(line if len(line) < COLUMNS else f"{line[: COLUMNS - 2]}…" for line in shown) + ">"
 
 
 def check_type(value: object, kind: type | UnionType, expected: str) -> None:
