@@ -1,6 +1,7 @@
 """Discovery from inside a job: what ranks tell, made a hierarchy; and real ranks that tell it."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,10 +15,10 @@ from meshwright.discovery.assemble import Discovery, assemble
 from meshwright.discovery.job import Told, job_topology, ranks_in_order
 from meshwright.errors import EngineError, SpecError
 from meshwright.measure.here import numa_node
-from meshwright.measure.peers.peers import Peers, job_engine, with_slurm
+from meshwright.measure.peers.peers import Peers, job_engine
 from meshwright.measure.probing import measure_job
 from meshwright.runtime.launch import find_program, mpirun_command
-from meshwright.runtime.slurm import first_host
+from meshwright.runtime.slurm import first_host, with_slurm
 from meshwright.text.units import parse_bandwidth
 from tests.cli.test_verbs import run
 from tests.discovery.test_files import FILES
@@ -112,6 +113,9 @@ def test_which_library_ranks_talk_through() -> None:
     assert job_engine({}) is None
     assert job_engine({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1"}) == "torch"
     assert job_engine({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}) == "torch"
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    assert job_engine(batch) is None  # in a script of sbatch; what it starts with srun has a step too
+    assert job_engine(batch | {"SLURM_STEP_ID": "0"}) == "torch"
     with pytest.raises(EngineError, match="cannot read the hosts that Slurm names"):
         with_slurm({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1"})
     refused = run("discover")
@@ -122,6 +126,7 @@ def test_which_library_ranks_talk_through() -> None:
 def test_ranks_meet_on_the_host_of_rank_0_also_if_a_file_spreads_them(tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     step = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "n[1-4]", "SLURM_JOB_ID": "10007"}
+    step["SLURM_STEP_ID"] = "0"
     spread = step | {"SLURM_DISTRIBUTION": "arbitrary", "SLURM_HOSTFILE": str(ranks)}
     for given, expected in ((step, "n1"), (step | {"SLURM_DISTRIBUTION": "cyclic"}, "n1"), (spread, "n3")):
         ranks.write_text("n3\nn1\nn4\nn2\n")
@@ -188,7 +193,8 @@ def test_a_rank_that_dies_is_named_by_rank_0_alone() -> None:
     assert third.result == (3, "")
     code, said = first.result
     assert code == 3
-    assert said.startswith("Error: rank 1 died or hung: hearing from all ranks failed")
+    # On a busy machine rank 2 may say too late that it is alive.
+    assert re.match("Error: (rank 1|ranks 1, 2) died or hung: hearing from all ranks failed", said)
     assert said.count("\n") == 1
 
 

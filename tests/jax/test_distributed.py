@@ -58,7 +58,7 @@ def test_processes_that_a_host_file_spreads_meet_on_the_host_of_the_first(
     asked: list[Any] = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda address, **_: asked.append(address))
     (tmp_path / "ranks").write_text("n3\nn1\n")
-    for name, value in (("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "17"), ("SLURM_STEP_NODELIST", "n[1,3]")):
+    for name, value in (("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_JOB_ID", "17"), ("SLURM_STEP_NODELIST", "n[1,3]")):
         monkeypatch.setenv(name, value)
     join(5)
     monkeypatch.setenv("SLURM_DISTRIBUTION", "arbitrary")

@@ -60,8 +60,12 @@ def wish(environment: Mapping[str, str]) -> Wish | None:
 
 
 def launched(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The rank of this process and the number of ranks, as a launcher says; None if none does."""
-    for rank, size in LAUNCHERS:
+    """The rank of this process and the number of ranks, as a launcher says; None if none does.
+
+    A batch script of Slurm has a rank too, but the ranks of its job are those that it starts with srun.
+    """
+    batch = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+    for rank, size in LAUNCHERS[:-1] if batch else LAUNCHERS:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             return int(environment[rank]), int(environment[size])
     return None

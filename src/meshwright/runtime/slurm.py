@@ -1,12 +1,48 @@
-"""Slurm: on which host rank 0 of a step is, where the ranks can meet."""
+"""Slurm: what srun tells a rank, as torchrun would; and on which host rank 0 of a step is, where ranks can meet."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from meshwright.errors import EngineError, SpecError
+from meshwright.runtime.dropin import launched
 from meshwright.text.hostlist import parse_hostfile, parse_hosts
 
+PORTS = range(20_000, 30_000)
+"""Where ranks that Slurm has started meet, unless MASTER_PORT says another port."""
+
 UNKNOWN = "the host of rank 0 is not known, where the ranks are to meet"
+
+
+def with_slurm(environment: MutableMapping[str, str]) -> None:
+    """Where srun started this process, add what PyTorch needs to know: its rank, here and in all, and where ranks meet.
+
+    >>> step = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "2", "SLURM_STEP_NODELIST": "n[07-10]"}
+    >>> found = step | {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_GTIDS": "2,3"}
+    >>> with_slurm(found)
+    >>> found["RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"], found["MASTER_PORT"]
+    ('3', '8', 'n07', '20019')
+    >>> found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]
+    ('1', '2')
+    """
+    found = launched(environment)
+    if not step_hosts(environment) or found is None or "RANK" in environment:
+        return
+    if "MASTER_ADDR" not in environment:
+        try:
+            environment["MASTER_ADDR"] = first_host(environment)
+        except EngineError as error:
+            raise EngineError(f"{error}; set MASTER_ADDR") from None
+    number = sum(int(environment[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if _number(environment, name))
+    environment.setdefault("MASTER_PORT", str(PORTS[number % len(PORTS)]))
+    environment.update(RANK=str(found[0]), WORLD_SIZE=str(found[1]))
+    if _number(environment, "SLURM_LOCALID") and "SLURM_GTIDS" in environment:
+        here = len(environment["SLURM_GTIDS"].split(","))  # the ranks on this host
+        environment.update(LOCAL_RANK=environment["SLURM_LOCALID"], LOCAL_WORLD_SIZE=str(here))
+
+
+def _number(environment: Mapping[str, str], name: str) -> bool:
+    return re.fullmatch("[0-9]{1,12}", environment.get(name, "")) is not None
 
 
 def step_hosts(environment: Mapping[str, str]) -> str:

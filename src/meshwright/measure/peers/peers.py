@@ -1,22 +1,18 @@
 """What discovery asks of the ranks of a job, whatever started them; and which library they talk through."""
 
 import os
-import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
 
 from meshwright.errors import EngineError
 from meshwright.measure.trials.runners import require
 from meshwright.runtime.dropin import launched
-from meshwright.runtime.slurm import first_host, step_hosts
+from meshwright.runtime.slurm import with_slurm
 
 T = TypeVar("T")
 
 ENGINES = ("torch", "mpi", "jax")
-
-PORTS = range(20_000, 30_000)
-"""Where ranks that Slurm has started meet, unless MASTER_PORT says another port."""
 
 
 class Peers(Protocol):
@@ -83,28 +79,3 @@ def join(engine: str | None, timeout: float) -> Peers:
 
     with_slurm(os.environ)
     return TorchPeers(timeout)
-
-
-def with_slurm(environment: MutableMapping[str, str]) -> None:
-    """Where srun started this process, add what PyTorch needs to know: its rank, and where ranks meet.
-
-    >>> found = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "17", "SLURM_STEP_NODELIST": "n[07-10]"}
-    >>> with_slurm(found)
-    >>> found["RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"], found["MASTER_PORT"]
-    ('3', '8', 'n07', '20017')
-    """
-    found = launched(environment)
-    if not step_hosts(environment) or found is None or "RANK" in environment:
-        return
-    if "MASTER_ADDR" not in environment:
-        try:
-            environment["MASTER_ADDR"] = first_host(environment)
-        except EngineError as error:
-            raise EngineError(f"{error}; set MASTER_ADDR") from None
-    number = sum(int(environment[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if _number(environment, name))
-    environment.setdefault("MASTER_PORT", str(PORTS[number % len(PORTS)]))
-    environment.update(RANK=str(found[0]), WORLD_SIZE=str(found[1]))
-
-
-def _number(environment: Mapping[str, str], name: str) -> bool:
-    return re.fullmatch("[0-9]{1,12}", environment.get(name, "")) is not None

@@ -26,7 +26,9 @@ def join(timeout: float) -> None:
     """Join the other processes, where a launcher has started several: Slurm, Open MPI, or JAX's own variables."""
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     given = [os.environ[name] for name in names if name in os.environ]
-    launched = any(os.environ.get(name, "1") not in ("", "1") for name in ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"))
+    launched = any(
+        os.environ.get(name, "1") not in ("", "1") for name in ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+    )
     if given and len(given) < len(names):
         raise EngineError(f"to join processes, all of {', '.join(names)} must be set")
     try:

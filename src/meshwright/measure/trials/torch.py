@@ -16,6 +16,7 @@ from meshwright.measure.trials.trial import Array, Payload, Runner, program_call
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
 from meshwright.runtime.seats import TESTBED
+from meshwright.runtime.slurm import with_slurm
 from meshwright.runtime.words import first_line
 from meshwright.torch import Reducer
 from meshwright.torch.collectives import run_collective
@@ -28,10 +29,11 @@ class TorchRunner(Runner):
 
     def __init__(self, timeout: float, device: str | None = None, name: str = "torch") -> None:
         self.name = name
+        with_slurm(os.environ)
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise EngineError(
-                f"no launcher started this process ({', '.join(missing)} missing): use torchrun, or add --local"
+                f"no launcher started this process ({', '.join(missing)} missing): use torchrun or srun, or add --local"
             )
         local = int(os.environ.get("LOCAL_RANK", "0"))
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
