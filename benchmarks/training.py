@@ -37,8 +37,8 @@ STEPS, RECORDED = 6, 3
 HEADERS = 66
 """The bytes of a packet that are no data: 14 of Ethernet, 20 of IP, 20 of TCP, and 12 of TCP's time stamps."""
 FEW = 4
-"""The most chunks of a payload where all ranks share one GPU: with many, times vary, as ranks that wait for the GPU keep
-the cores from the threads that send (docs/nccl.md)."""
+"""The most chunks of a payload where all ranks share one GPU: with many, times vary, as ranks that wait for the GPU
+keep the cores from the threads that send (docs/nccl.md)."""
 LIMIT = 900.0
 """The most seconds that a run may take."""
 
