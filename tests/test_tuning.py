@@ -23,6 +23,7 @@ from meshwright import (
     write_plan,
 )
 from meshwright.language.goals import Goal, flat_program
+from meshwright.measure.tune import heats
 from meshwright.planning.tuning import (
     beaten,
     candidates,
@@ -36,6 +37,7 @@ from meshwright.planning.tuning import (
 )
 from meshwright.runtime.calls import Notices
 from meshwright.runtime.seats import check_devices
+from meshwright.runtime.tuning import Tuner
 
 MiB = 2**20
 
@@ -152,6 +154,16 @@ def test_what_no_tuning_gives_is_refused(best: Plan, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"only one program for the all-reduce over data, .* make the plan again"):
         check_tunable(replace(best, communications=(replace(planned, ranges=(), alternatives=()),)))
     check_tunable(plan("node=4@8GB/s", {"data": 4, "one": 1}, [Reduction(("one",), MiB)]).candidates[0])
+
+
+def test_reductions_with_one_program_are_left_as_they_are() -> None:
+    what = [Reduction(("shard",), 400_000, 1, goal) for goal in (Goal.ALL_GATHER, Goal.REDUCE_SCATTER)]
+    best = plan("node=2@20Mbit/s,gpu=8@200Mbit/s", {"replica": 2, "shard": 8}, what, library="gloo").candidates[0]
+    assert not best.reductions[0].alternatives
+    wanted = heats(best, 5)
+    assert [heat.number for heat in wanted] == [1]  # gloo's own reduce-scatter is another one than ours
+    race = Tuner(best).race(0, 400_000)
+    assert race.winner == race.programs[0]
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True), st.integers(1, 60), st.integers(0, 30))

@@ -35,10 +35,10 @@ def heats(plan: Plan, best: int, sizes: Iterable[int] = ()) -> list[Heat]:
         wanted = sorted({planned.communication.bytes, *sizes})
         for size, span in zip(wanted, spans(wanted), strict=True):
             own, *others = candidates(plan, planned, size, best)
-            if plan.hierarchy(planned).size == 1 or not others:
-                continue
             if any(collective is planned.communication.goal.flat for collective, _ in plan.library.own):
                 others = [own, *others]  # an engine has something better than the library's own
+            if plan.hierarchy(planned).size == 1 or not others:
+                continue
             reduction = replace(planned.communication, bytes=size)
             found.append(Heat(number, race(plan.placement, reduction, plan.library, others), span))
     if not found:
