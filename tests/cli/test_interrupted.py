@@ -233,3 +233,21 @@ def test_what_takes_less_than_two_seconds_shows_nothing() -> None:
     with progress(console=Console(file=shown, force_terminal=True)) as show:
         show("nearly done")
     assert shown.getvalue() == ""
+
+
+def test_the_bar_says_what_is_done_and_what_is_left() -> None:
+    clock = iter(float(second) for second in range(10_000))
+    shown = StringIO()
+    console = Console(file=shown, force_terminal=True, width=100, get_time=lambda: next(clock))
+    line = progress_module.bar(console)
+    line.get_time = lambda: next(clock)
+    counted, share = line.add_task("things", total=100), line.add_task("a share", total=1)
+    for number in range(1, 41):
+        line.update(counted, completed=number, description=f"{number} of 100 things")
+        line.update(share, completed=number / 100)
+    rows = console.render_str("").plain, *(line.make_tasks_table([task]) for task in line.tasks)
+    console.print(*rows)
+    text = shown.getvalue()
+    assert "40 of 100 things" in text
+    assert re.search(r"about \d+:\d\d left", text)
+    assert text.count("left") == 1  # when a share will be done, no clock can tell

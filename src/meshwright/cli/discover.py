@@ -153,7 +153,8 @@ def _show(found: Discovery, out: Path | None, measured: Measured | None) -> None
     if missing := [level.name for level in found.system.levels if level.link.bandwidth is None]:
         say(f"note: no bandwidth is known of {', '.join(missing)}: write one into the file before planning")
     system = out or "system.yaml"
-    say(f"next: meshwright plan --system {system} …; to measure the figures: meshwright calibrate --system {system} …")
+    say(f"next: meshwright plan --system {system} …")
+    say(f"or, to measure the figures: meshwright calibrate --system {system} …")
 
 
 def _some(lines: Sequence[str]) -> list[str]:

@@ -219,8 +219,9 @@ def _best_so_far(search: Callable[..., Ranking]) -> Ranking:
             show(text)
             return
         text += f", best so far {format_seconds(found.best[0][0])}, gap {sofar.gap:.1%}"
-        # Most placements are ruled out without timing them: how much is left is told by the gap alone.
-        show(text, 1 / (1 + max(0.0, sofar.gap)), 1)
+        # Most placements are ruled out without timing them: how much is left is told by the gap alone. Where none is
+        # left, the programs for other payloads still have to be found.
+        show(text, min(0.99, 1 / (1 + max(0.0, sofar.gap))), 1)
 
     with progress() as show, _ended_by_ctrl_c(lambda: bool(last and last[0].found.best)):
         return search(watch=watch)

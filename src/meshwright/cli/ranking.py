@@ -176,8 +176,8 @@ def _print_habits(habits: list[Habit], best: Plan) -> None:
             continue
         factors = dict(zip(one.plan.placement.axes, one.plan.placement.matrix, strict=True))
         matrix = format_placement(best.placement.axes, [factors[axis] for axis in best.placement.axes])
-        times = [format_seconds(one.plan.default_seconds), format_seconds(one.plan.seconds)]
-        rows.append([one.name, matrix, *times, f"{gain(one, best):.2f}x faster"])
+        times, factor = [format_seconds(one.plan.default_seconds), format_seconds(one.plan.seconds)], gain(one, best)
+        rows.append([one.name, matrix, *times, "as fast" if factor < 1.005 else f"{factor:.2f}x faster"])
     print_table(["order", _placement(best), "default", "best programs", "this plan"], rows)
 
 

@@ -162,7 +162,7 @@ def _is_decimal(size: float) -> bool:
     """Whether a size has few digits in decimal units, and more in binary ones."""
     binary = _figure(size, _BINARY)
     is_short = not re.match("[0-9]{4}", binary) and _parse(f"{binary}B", _BYTES, "size", "") == size
-    return float(f"{size:.4g}") == size and not is_short
+    return float(f"{size:.3g}") == size and not is_short
 
 
 def format_bandwidth(value: float, bits: bool = False) -> str:
