@@ -50,7 +50,7 @@ def launched(
     launcher: list[str], *arguments: str, limit: float = 120, traps: Traps | None = None
 ) -> "subprocess.CompletedProcess[str]":
     command = [*launcher, "-m", "meshwright", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PATH": traps.path} if traps else {})
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | ({"PATH": traps.path} if traps else {})
     folder = traps.folder if traps else None
     return subprocess.run(
         command, capture_output=True, text=True, timeout=limit, env=environment, cwd=folder, check=False

@@ -250,7 +250,7 @@ def test_the_verbs() -> None:
         assert links[0]["bandwidth"] == 2.5e6
         table = run("testbed", "status", "--name", name).stdout
         assert "node 0" in table
-        assert "2.5MB/s" in table
+        assert "20Mbit/s" in table
         command = [
             sys.executable,
             "-m",

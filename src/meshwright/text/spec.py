@@ -49,7 +49,7 @@ def shown(value: object) -> str:
 def screenful(head: str, lines: Sequence[str]) -> str:
     """A `repr` that fits a screen: the head and the first lines, none of them longer than the screen is wide.
 
-    >>> print(screenful("Plan of much", [f"reduction {k}" for k in range(30)])[:43])
+    >>> print(screenful("Plan of much", [f"reduction {k}" for k in range(30)])[:41])
     <Plan of much
       reduction 0
       reduction 1
