@@ -155,7 +155,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("counts", "matrix"),
-    [((2, 2, 2), ((2, 2, 2),)), ((2, 3, 4), ((2, 3, 2), (1, 1, 2))), ((4, 2, 2), ((2, 1, 1), (2, 2, 2)))],
+    [((2, 3, 4), ((2, 3, 2), (1, 1, 2))), ((4, 2, 2), ((2, 1, 1), (2, 2, 2)))],
 )
 def test_every_algorithm_on_every_kind_of_link(
     counts: tuple[int, ...], matrix: tuple[tuple[int, ...], ...], kind: str, weak: int
@@ -173,6 +173,10 @@ def test_every_algorithm_on_every_kind_of_link(
         zeros = [
             sum(1 << k for k, digit in enumerate(digits_of(d, radices)) if digit == 0) for d in range(prod(radices))
         ]
+        models = {
+            wanted: CostModel(layout, only(dict.fromkeys(Collective, wanted), rotates), 2**20)
+            for wanted in sorted(ALGORITHMS)
+        }
         done = set()
         for state, edges in program_graph(levels).edges.items():
             chunks = [
@@ -185,10 +189,9 @@ def test_every_algorithm_on_every_kind_of_link(
                 if (step, tuple(chunks)) in done:
                     continue
                 done.add((step, tuple(chunks)))
-                for wanted in sorted(ALGORITHMS):
+                for wanted, model in models.items():
                     algorithm = usable(layout, step, wanted)
                     if algorithm == wanted:
-                        model = CostModel(layout, only(dict.fromkeys(Collective, wanted), rotates), 2**20)
                         expected = naive.step(step, chunks, algorithm)
                         assert model.step(state, step).seconds == pytest.approx(expected, rel=1e-9), (step, wanted)
 
