@@ -155,7 +155,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("counts", "matrix"),
-    [((2, 3, 4), ((2, 3, 2), (1, 1, 2))), ((4, 2, 2), ((2, 1, 1), (2, 2, 2)))],
+    [((2, 2, 2), ((2, 2, 2),)), ((2, 3, 4), ((2, 3, 2), (1, 1, 2))), ((4, 2, 2), ((2, 1, 1), (2, 2, 2)))],
 )
 def test_every_algorithm_on_every_kind_of_link(
     counts: tuple[int, ...], matrix: tuple[tuple[int, ...], ...], kind: str, weak: int

@@ -98,11 +98,11 @@ def test_every_step_of_every_program_up_to_64_devices_moves_the_right_numbers(de
     """Each edge of the program graphs on real numbers, from what its state means to what the next one means.
 
     Every program is a path of such edges, so this covers all programs of at most 5 steps on all hierarchies
-    (4 steps on those with five or six levels, to save time). Many edges serve several goals.
+    (4 steps on the one with six levels, to save time). Many edges serve several goals.
     """
     for radices in factorizations(devices):
         meaning = Meaning(radices)
-        graphs = [program_graph(len(radices), goal, 5 if len(radices) < 5 else 4) for goal in PROGRAM_GOALS]
+        graphs = [program_graph(len(radices), goal, 5 if len(radices) < 6 else 4) for goal in PROGRAM_GOALS]
         edges = {edge: after for graph in graphs for edge, after in edges_of(graph)}
         for (state, step), after in edges.items():
             holds, numbers = meaning.numbers(state)

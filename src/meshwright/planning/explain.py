@@ -205,7 +205,7 @@ def better_plans(plan: Plan) -> list[Help]:
     Other placements are looked at where there are few. Only what saves at least one percent is named, and nothing for
     which the library has no algorithm.
     """
-    at, chunks = plan.placement, min(max([planned.chunks for planned in plan.reductions], default=1), CHUNKS[-1])
+    at, chunks = plan.placement, _chunks(plan)
     what = [planned.communication for planned in plan.communications]
     found = []
     with suppress(SpecError, TooLargeError):
@@ -228,7 +228,7 @@ def other_libraries(plan: Plan) -> list[Help]:
     name, at = plan.library.name, plan.placement
     if name not in library_names() or load_library(name) != plan.library:
         return []  # a calibrated library is not compared with one that is not
-    chunks = min(max([planned.chunks for planned in plan.reductions], default=1), CHUNKS[-1])
+    chunks = _chunks(plan)
     what = [planned.communication for planned in plan.communications]
     others = [other for family in SAME_HARDWARE if name in family for other in family if other != name]
     found = [
@@ -272,3 +272,8 @@ def costs_of(plan: Plan, planned: Planned) -> list[StepCost]:
     if planned.pipelined is None:
         return [model.transfer(goal)]
     return Pipeline(model, goal).costs(planned.pipelined)
+
+
+def _chunks(plan: Plan) -> int:
+    """The most chunks of a plan's reductions, as far as plans are searched in so many."""
+    return min(max([planned.chunks for planned in plan.reductions], default=1), CHUNKS[-1])

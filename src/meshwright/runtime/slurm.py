@@ -33,12 +33,17 @@ def with_slurm(environment: MutableMapping[str, str]) -> None:
             environment["MASTER_ADDR"] = first_host(environment)
         except EngineError as error:
             raise EngineError(f"{error}; set MASTER_ADDR") from None
-    number = sum(int(environment[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if _number(environment, name))
-    environment.setdefault("MASTER_PORT", str(PORTS[number % len(PORTS)]))
+    environment.setdefault("MASTER_PORT", str(meeting_port(environment)))
     environment.update(RANK=str(found[0]), WORLD_SIZE=str(found[1]))
     if _number(environment, "SLURM_LOCALID") and "SLURM_GTIDS" in environment:
         here = len(environment["SLURM_GTIDS"].split(","))  # the ranks on this host
         environment.update(LOCAL_RANK=environment["SLURM_LOCALID"], LOCAL_WORLD_SIZE=str(here))
+
+
+def meeting_port(environment: Mapping[str, str]) -> int:
+    """The port at which the ranks of a step meet, unless something else says one: each step has its own."""
+    number = sum(int(environment[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if _number(environment, name))
+    return PORTS[number % len(PORTS)]
 
 
 def _number(environment: Mapping[str, str], name: str) -> bool:

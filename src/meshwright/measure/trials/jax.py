@@ -17,7 +17,7 @@ from meshwright.language.goals import Goal, Holding
 from meshwright.measure.trials.trial import Array, Payload, Runner
 from meshwright.planning.plan import Plan
 from meshwright.runtime.role import part_length
-from meshwright.runtime.slurm import first_host, spread_by_file
+from meshwright.runtime.slurm import first_host, meeting_port, spread_by_file
 from meshwright.runtime.waiting import Watchdog
 from meshwright.runtime.words import first_line
 
@@ -38,8 +38,7 @@ def join(timeout: float) -> None:
             jax.distributed.initialize(address, int(processes), int(process), initialization_timeout=patience)
         elif launched:
             # JAX takes the first host that Slurm names for that of process 0, wherever a host file has put it.
-            port = 20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000
-            where = f"{first_host(os.environ)}:{port}" if spread_by_file(os.environ) else None
+            where = f"{first_host(os.environ)}:{meeting_port(os.environ)}" if spread_by_file(os.environ) else None
             jax.distributed.initialize(where, initialization_timeout=patience)
     except (ValueError, RuntimeError) as error:
         raise EngineError(f"cannot join the other processes: {first_line(error)}") from error
