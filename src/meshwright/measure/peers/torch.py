@@ -1,6 +1,5 @@
 """Peers on PyTorch's process group with gloo, which torchrun's environment describes."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,13 +12,11 @@ import torch.distributed as dist
 from torch.distributed import DistNetworkError
 
 from meshwright.errors import EngineError
+from meshwright.measure.peers.watch import Watched, Watcher
 from meshwright.runtime.words import first_line, rank_list
-from meshwright.torch.channel import default_store, tell_first
+from meshwright.torch.channel import default_store
 
 T = TypeVar("T")
-
-HEARING = 6.0
-"""Seconds that rank 0 waits for the others to say that they failed too."""
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -37,7 +34,9 @@ class TorchPeers:
             lost = isinstance(error, DistNetworkError)  # this rank alone may be cut off; others would not know
             message = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} cannot meet the others at {where}"
             raise EngineError(f"{message}: {first_line(error)}", agreed=not lost) from error
-        self.rank, self.size, self._store = dist.get_rank(), dist.get_world_size(), default_store()
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        store = default_store()
+        self._watch = Watched(store, self.rank, timeout) if self.rank else Watcher(store, self.size, timeout)
         self._given = self._taken = torch.zeros(0, dtype=torch.uint8)
 
     def everyone(self, value: T) -> list[T]:
@@ -95,21 +94,23 @@ class TorchPeers:
 
     def close(self) -> None:
         """Leave the process group."""
+        self._watch.close()
         dist.destroy_process_group()
 
     @contextmanager
     def _words(self, what: str) -> Iterator[None]:
-        """Say what failed, and which ranks are gone: those that do not tell rank 0 through the store that they failed.
+        """Say what failed, and on rank 0 which ranks are gone.
 
         A rank that fails leaves the process group first, so that those who wait for it fail too.
         """
+        self._watch.call(begins=True)
         try:
             yield
         except RuntimeError as error:
             reason = first_line(error)
             dist.destroy_process_group()
-            everyone = range(self.size)
-            alive = tell_first(self._store, everyone, self.rank, "meshwright/failed", json.dumps(reason), HEARING)
-            gone = [rank for rank in everyone if rank not in alive]
-            who = f"{rank_list(gone)} died or hung" if gone and self.rank == 0 else "a rank died or hung"
+            gone = self._watch.gone() if isinstance(self._watch, Watcher) else []
+            self._watch.close()
+            who = f"{rank_list(gone)} died or hung" if gone else "a rank died, hung or came late"
             raise EngineError(f"{who}: {what} failed: {reason}", agreed=True) from error
+        self._watch.call(begins=False)
