@@ -2,6 +2,8 @@ import os
 import signal
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"  # before anything imports JAX
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before anything imports PyTorch, which else compiles much more
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 from hypothesis import settings
 

@@ -67,8 +67,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, inductor: Path) -> dict[
     lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
     (about / "entry_points.txt").write_text(f"[torch.backends]\n{lines}")
     path = os.pathsep.join([str(folder), str(ROOT / "src"), str(ROOT)])
-    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(inductor), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return os.environ | compiled | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(inductor)}
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -46,8 +42,14 @@ def train(model: torch.nn.Module, seeds: Iterable[int]) -> list[torch.Tensor]:
         model(inputs(seed)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
-    return [each.detach().float() for each in whole]
+    return [getattr(each, "full_tensor", each.detach)().detach().float() for each in model.parameters()]
+
+
+def shard(model: torch.nn.Module, **how: Any) -> None:
+    """FSDP, imported only where it is used: that takes longer than to run most cases."""
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, **how)
 
 
 def ddp() -> list[torch.Tensor]:
@@ -64,14 +66,16 @@ def accumulation() -> list[torch.Tensor]:
 def fsdp() -> list[torch.Tensor]:
     model = Net()
     for layer in (model.one, model.two, model):
-        fully_shard(layer)
+        shard(layer)
     return train(model, [dist.get_rank(), 10 + dist.get_rank()])
 
 
 def mixed_precision() -> list[torch.Tensor]:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = Net()
-    fully_shard(model, mp_policy=policy)
+    shard(model, mp_policy=policy)
     return train(model, [dist.get_rank()])
 
 
@@ -81,16 +85,18 @@ def mesh() -> DeviceMesh:
 
 def hsdp() -> list[torch.Tensor]:
     model = Net()
-    fully_shard(model, mesh=mesh())
+    shard(model, mesh=mesh())
     return train(model, [dist.get_rank(), 10 + dist.get_rank()])
 
 
 def tensor_parallel() -> list[torch.Tensor]:
     """DTensor along one dimension of the mesh, FSDP along the other."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
     both = mesh()
     model = Net()
     parallelize_module(model, both["tensor"], {"one": ColwiseParallel(), "two": RowwiseParallel()})
-    fully_shard(model, mesh=both["data"])
+    shard(model, mesh=both["data"])
     return train(model, [both["data"].get_local_rank(), 10 + both["data"].get_local_rank()])
 
 
@@ -115,22 +121,24 @@ def functional_collectives() -> list[torch.Tensor]:
 
 
 def compiled(backend: str) -> list[torch.Tensor]:
-    """A collective inside compiled code."""
+    """Collectives inside code that two ranks have compiled, which takes them seconds, and the others have not."""
     world = dist.group.WORLD
     assert world is not None
 
     def work(tensor: torch.Tensor) -> torch.Tensor:
-        summed = functional.all_reduce(tensor.sin(), "sum", world)
-        return functional.all_gather_tensor(summed * 2, 0, world).cos()
+        return functional.all_reduce(functional.all_gather_tensor(tensor, 0, world).cos(), "sum", world)
 
-    return [torch.compile(work, backend=backend, fullgraph=True)(torch.arange(6.0) + dist.get_rank())]
+    called = torch.compile(work, backend=backend, fullgraph=True) if dist.get_rank() < 2 else work
+    return [functional.wait_tensor(called(torch.arange(6.0) + dist.get_rank()))]
 
 
 def state_dict() -> list[torch.Tensor]:
     """A full state dict from a sharded model, and back into another one."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
     model, other = Net(), Net()
-    fully_shard(model)
-    fully_shard(other)
+    shard(model)
+    shard(other)
     train(model, [dist.get_rank()])
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     assert bool(state) == (dist.get_rank() == 0)

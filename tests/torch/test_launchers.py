@@ -56,7 +56,7 @@ def test_two_hosts_with_torchruns_static_rendezvous_and_a_plan_from_the_environm
     """PyTorch itself loads Meshwright here, in torchrun's own processes too."""
     where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", *where]
-    script = [str(SCRIPT), str(tmp_path), "ddp", "collectives"]
+    script = [str(SCRIPT), str(tmp_path), "collectives"]
     commands = [[*torchrun, f"--node-rank={number}", *script] for number in range(2)]
     codes, said = _run_all([(command, installed | {"MESHWRIGHT_PLAN": plan}) for command in commands])
     assert codes == [0, 0], _said("".join(err for _, err in said))
@@ -70,7 +70,7 @@ def test_mpirun(plan: str, plain: Path, installed: dict[str, str], tmp_path: Pat
     command = [*mpirun_command(4), sys.executable, "-m", "meshwright", "launch", "--plan", plan, str(SCRIPT)]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ran = subprocess.run(
-        [*command, str(tmp_path), "ddp", "collectives"],
+        [*command, str(tmp_path), "collectives"],
         env=installed | meeting,
         capture_output=True,
         text=True,
