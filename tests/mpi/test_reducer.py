@@ -12,56 +12,44 @@ def test_every_operation_and_goal_on_reducers_that_nobody_closes() -> None:
     assert done.stdout.split() == ["done", "1"] * 3
 
 
-def test_what_cannot_be_is_refused_alike_on_every_rank() -> None:
-    done = mpirun(4, "refusals")
+REFUSED = [
+    "there are 4 processes, but the plan is for 8 devices (node=2,gpu=4): start 8, or make a plan for 4",
+    "ranks 1, 2, 3 have another plan than rank 0: give every process the same plan file",
+    "MPI cannot reduce float16; it can reduce native integers, float32, float64 and complex numbers",
+    "MPI cannot reduce >f8; it can reduce native integers, float32, float64 and complex numbers",
+    "MPI cannot reduce bool; it can reduce native integers, float32, float64 and complex numbers",
+    "op='avg' needs floating point numbers, not int32: reduce with 'sum', then divide",
+    "op='prod': expected sum, avg, max or min",
+    "expected a NumPy array or another buffer, not list",
+    "the result goes into the given bytes, but it is read-only",
+    "arrays of Python objects cannot be sent",
+    "the ranks call differently: rank 0 gives 4 elements of <f8 to all-reduce sum of reduction 0, "
+    "rank 2 gives 5 elements of <f8 to all-reduce sum of reduction 0",
+]
+GIVES = "the ranks call differently: rank 0 gives 3 elements of <f8 to all-reduce sum of reduction 0, rank 2 cannot: "
+REASONS = (REFUSED[2], REFUSED[7], REFUSED[6])
+REFUSED_TO_ONE = [
+    "rank 1: the program ends before the goal (all-reduce) is reached: device 1 does not hold part 0",
+    "rank 1: expected a Plan, as read_plan gives one, not NoneType",
+    "rank 3: timeout=nan: expected a number of seconds above 0 and below 1e9",
+    "ranks 1, 2, 3: timeout='60': expected a number of seconds above 0 and below 1e9",
+    "rank 3: check='often': expected 'first', 'always' or 'never'",
+    "rank 2 has check='never', but rank 0 'first': give every process the same",
+    "there are 2 processes, but the plan is for 4 devices (node=2,gpu=2): start 4, or make a plan for 2",
+    *(f"{GIVES}{reason} | {reason}" for reason in REASONS),
+    *(f"{reason} | the ranks call differently: rank 0 cannot: {reason}" for reason in REASONS),
+]
+OTHER_ORDER = (
+    "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
+)
+
+
+def test_what_all_or_one_cannot_do_and_what_is_noticed_is_said_alike_on_every_rank() -> None:
+    """Refusals of all and of one, calls in another order, and plans for other libraries and sizes."""
+    done = mpirun(4, "refusals", "lone_refusals", "swapped", "noticed")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "there are 4 processes, but the plan is for 8 devices (node=2,gpu=4): start 8, or make a plan for 4",
-        "ranks 1, 2, 3 have another plan than rank 0: give every process the same plan file",
-        "MPI cannot reduce float16; it can reduce native integers, float32, float64 and complex numbers",
-        "MPI cannot reduce >f8; it can reduce native integers, float32, float64 and complex numbers",
-        "MPI cannot reduce bool; it can reduce native integers, float32, float64 and complex numbers",
-        "op='avg' needs floating point numbers, not int32: reduce with 'sum', then divide",
-        "op='prod': expected sum, avg, max or min",
-        "expected a NumPy array or another buffer, not list",
-        "the result goes into the given bytes, but it is read-only",
-        "arrays of Python objects cannot be sent",
-        "the ranks call differently: rank 0 gives 4 elements of <f8 to all-reduce sum of reduction 0, "
-        "rank 2 gives 5 elements of <f8 to all-reduce sum of reduction 0",
-    ]
-
-
-def test_what_one_rank_cannot_do_all_are_told() -> None:
-    done = mpirun(4, "lone_refusals")
-    assert done.returncode == 0, done.stderr
-    gives = (
-        "the ranks call differently: rank 0 gives 3 elements of <f8 to all-reduce sum of reduction 0, rank 2 cannot: "
-    )
-    reasons = (
-        "MPI cannot reduce float16; it can reduce native integers, float32, float64 and complex numbers",
-        "expected a NumPy array or another buffer, not list",
-        "op='prod': expected sum, avg, max or min",
-    )
-    assert done.stdout.splitlines() == [
-        "rank 1: the program ends before the goal (all-reduce) is reached: device 1 does not hold part 0",
-        "rank 1: expected a Plan, as read_plan gives one, not NoneType",
-        "rank 3: timeout=nan: expected a number of seconds above 0 and below 1e9",
-        "ranks 1, 2, 3: timeout='60': expected a number of seconds above 0 and below 1e9",
-        "rank 3: check='often': expected 'first', 'always' or 'never'",
-        "rank 2 has check='never', but rank 0 'first': give every process the same",
-        "there are 2 processes, but the plan is for 4 devices (node=2,gpu=2): start 4, or make a plan for 2",
-        *(f"{gives}{reason} | {reason}" for reason in reasons),
-        *(f"{reason} | the ranks call differently: rank 0 cannot: {reason}" for reason in reasons),
-    ]
-
-
-def test_calls_in_another_order_and_plans_for_other_libraries_and_sizes_are_noticed() -> None:
-    done = mpirun(4, "swapped", "noticed")
-    assert done.returncode == 0, done.stderr
-    order, notices = done.stdout.splitlines()
-    assert order == (
-        "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
-    )
+    *refused, notices = done.stdout.splitlines()
+    assert refused == [*REFUSED, *REFUSED_TO_ONE, OTHER_ORDER]
     said, *others = ast.literal_eval(notices)
     assert [text.partition(":")[0] for text in said] == [
         "the plan was made for nccl, but runs on openmpi",
