@@ -28,14 +28,32 @@ class Naive:
         self.counts = self.system.counts
         self.digits = [digits_of(rank, self.counts) for rank in range(self.system.devices)]
         self.meet, self.carrying, self.sent = cache(self._meet), cache(self._carrying), cache(self._sent)
+        self.routed = cache(self._routed)
+        self.groups = cache(lambda grouping: device_groups(grouping, self.hierarchy.radices))
 
     def step(self, step: Step, chunks: list[int], algorithm: str) -> float:
+        held = [chunks[group[0]] for group in self.groups(step.grouping)]
+        held_bytes = max(held) * self.payload / self.hierarchy.size
+        shares = tuple(each / max(held) for each in held)
+        phases, turns = self.routed(step, shares, algorithm)
+        phases = [(seconds * held_bytes, latency) for seconds, latency in phases]
+        start = 0.0
+        if self.handshake and turns:
+            (ring, latency), *phases = phases
+            # Two halves of a message: one on its way while the other waits, but for the first handshake.
+            start = max(ring + latency / turns, ring / 2 + latency)
+        return start + sum(seconds + latency for seconds, latency in phases)
+
+    def _routed(self, step: Step, shares: tuple[float, ...], algorithm: str) -> tuple[list[tuple[float, float]], int]:
+        """Seconds on links and for messages of each phase, if a device holds at most 1 byte; and the turns of a ring.
+
+        Twice the bytes are twice as long on the links.
+        """
         phases: list[dict[tuple[int, int], float]] = []
         latencies: list[float] = []
         switched: list[tuple[list[int], float]] = []
         for reduction_group in self.reduction_groups:
-            for group in device_groups(step.grouping, self.hierarchy.radices):
-                held = chunks[group[0]] * self.payload / self.hierarchy.size
+            for group, held in zip(self.groups(step.grouping), shares, strict=True):
                 members = [reduction_group[d] for d in group]
                 if algorithm == "switch":
                     switched.append((members, held))
@@ -48,16 +66,9 @@ class Naive:
                     for edge, amount in edges.items():
                         phases[k][edge] += amount * held
         if algorithm == "switch":
-            return self.in_switch(switched)
-        turns = self.turns(algorithm, step.collective, members)
-        if self.handshake and turns:
-            ring, latency = self.time(phases[0]), latencies[0]
-            # Two halves of a message: one on its way while the other waits, but for the first handshake.
-            start = max(ring + latency / turns, ring / 2 + latency)
-            phases, latencies = phases[1:], latencies[1:]
-        else:
-            start = 0.0
-        return start + sum(self.time(edges) + latency for edges, latency in zip(phases, latencies, strict=True))
+            return [self.in_switch(switched)], 0
+        seconds = [self.time(edges) for edges in phases]
+        return list(zip(seconds, latencies, strict=True)), self.turns(algorithm, step.collective, members)
 
     def _sent(
         self, algorithm: str, collective: Collective, members: tuple[int, ...]
@@ -251,7 +262,7 @@ class Naive:
         chain_seconds = sum(self.latency(a, b) for a, b in pairwise(members[:inner]))
         return variants, 2 * (depth * self.outermost_latency(members) + chain_seconds)
 
-    def in_switch(self, groups: list[tuple[list[int], float]]) -> float:
+    def in_switch(self, groups: list[tuple[list[int], float]]) -> tuple[float, float]:
         """Every member sends its bytes up to the switch where the group meets, and gets as many back."""
         up: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         alone: dict[tuple[int, int], float] = defaultdict(float)
@@ -280,7 +291,7 @@ class Naive:
             if limit is not None:
                 seconds = max(seconds, load / limit)
         spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in groups[0][0]}) > 1]
-        return seconds + (4 if self.handshake else 2) * sum(self.system.levels[k].link.latency for k in spanned)
+        return seconds, (4 if self.handshake else 2) * sum(self.system.levels[k].link.latency for k in spanned)
 
     def _carrying(self, meet: int) -> list[int]:
         """The levels whose links carry traffic between devices that part at a level."""
