@@ -139,9 +139,10 @@ def test_commands_are_found() -> None:
         parsed(["plan", "--lies"])
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the docs' commands name."""
+    tmp_path = tmp_path_factory.mktemp("files")
     systems = [block for block in BLOCKS if block.page == "cost.md" and "levels:" in block.text]
     (tmp_path / "cluster.yaml").write_text(systems[0].text)
     (tmp_path / "all_reduce_8.log").write_text("\n".join(NCCL.splitlines()[1:]))  # as of the nccl-tests of old
@@ -167,6 +168,13 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "racks.json", "rack=2@1GB/s,node=2@2GB/s,gpu=4@8GB/s", {"data": 8, "tensor": 2})
     (profile,) = (block for block in BLOCKS if block.page == "profile.md" and block.language == "yaml")
     (tmp_path / "mine.yaml").write_text(profile.text)
+    return tmp_path
+
+
+@pytest.fixture
+def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copies of them in the current folder."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which a mesh would import in every rank
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
