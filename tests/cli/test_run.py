@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from meshwright import MeshwrightWarning, parse_reduction, parse_system, plan, write_plan
 from meshwright.measure.trials.numpy import NumpyRunner
 from meshwright.measure.trials.trial import Runner
-from meshwright.runtime.launch import mpirun_command, safe_environment, torchrun_command
+from meshwright.runtime.launch import mpirun_command, safe_environment, torchrun_command, wait_for_ranks
 from tests.cli.test_verbs import run, run_json
 from tests.ranks import results
 from tests.traps import Traps
@@ -270,3 +271,18 @@ def test_a_warning_is_one_line_without_the_code_that_it_comes_from(
         done = run("run", str(plan_file), "--engine", "numpy", "--json")
     assert done.exit_code == 0
     assert done.stderr.splitlines()[0] == "Warning: not as planned"
+
+
+def test_the_rank_that_was_killed_is_named_and_not_those_that_failed_for_it() -> None:
+    def ranks(*codes: list[int | None]) -> dict[int, Callable[[], int | None]]:
+        """What each rank's end looks like, look by look."""
+        return {rank: iter([*each, *[None] * 9]).__next__ for rank, each in enumerate(codes)}
+
+    killed = (-9, "rank 2 was ended by signal 9")
+    assert wait_for_ranks(ranks([3], [0], [-9], [None])) == killed
+    assert wait_for_ranks(ranks([None], [None], [None, -9], [3])) == killed
+    assert wait_for_ranks(ranks([None], [None, 3], [None, None, -9], [0])) == killed
+    ended = ranks([0], [7], [5])
+    assert wait_for_ranks(ended) == (7, "rank 1 ended with exit code 7")
+    assert not ended
+    assert wait_for_ranks(ranks([0], [None, 0])) == (0, "")

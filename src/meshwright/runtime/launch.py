@@ -20,6 +20,7 @@ from meshwright.errors import EngineError, TooLargeError
 from meshwright.runtime.signals import die_with_parent, interrupting
 
 MOST_LOCAL = 1024  # the most ranks that are started on one machine, and the most devices that JAX makes of it
+MOMENT = 0.1  # seconds after which a rank that the others have missed has ended for the system, too
 
 
 def check_local(ranks: int) -> None:
@@ -123,18 +124,28 @@ def wait_for_ranks(
     """Wait until all ranks end, one fails, or `stuck` gives a reason; the exit code, 0 if all is well, and why.
 
     waiting: for each rank a function that returns its exit code, or None; ranks that have ended are taken out.
+    Where several fail at about the same time, one that a signal ended is named: the others fail because it is gone.
     """
     while waiting:
         time.sleep(0.02)
         if reason := stuck():
             return 1, reason
-        for rank, poll in list(waiting.items()):
-            if (code := poll()) is not None:
-                del waiting[rank]
-                if code:
-                    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                    return code, f"rank {rank} {how}"
+        failed = _failures(waiting)
+        if failed and min(failed.values()) > 0:
+            time.sleep(MOMENT)
+            failed |= _failures(waiting)
+        if failed:
+            rank, code = min(failed.items(), key=lambda each: each[1] > 0)
+            return code, f"rank {rank} {f'was ended by signal {-code}' if code < 0 else f'ended with exit code {code}'}"
     return 0, ""
+
+
+def _failures(waiting: dict[int, Callable[[], int | None]]) -> dict[int, int]:
+    """The exit codes of ranks that have failed; all that have ended are taken out."""
+    codes = {rank: code for rank, poll in waiting.items() if (code := poll()) is not None}
+    for rank in codes:
+        del waiting[rank]
+    return {rank: code for rank, code in codes.items() if code}
 
 
 def _end_ranks(processes: Sequence["subprocess.Popen[Any]"], grace: float) -> None:
