@@ -1,6 +1,7 @@
 """All valid programs by trying every step in the exact semantics: the reference for synthesis, for small groups."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from math import prod
 
 from meshwright import Goal, Program, Step
@@ -11,7 +12,7 @@ from meshwright.language.semantics import RuleBrokenError, State, apply_step, en
 def exact_programs(radices: tuple[int, ...], max_steps: int, goal: Goal = Goal.ALL_REDUCE) -> set[Program]:
     size = prod(radices)
     end = end_of(goal, size)
-    steps = all_steps(len(radices))
+    following = successors(radices)
 
     @cache
     def completions(state: State, left: int) -> tuple[tuple[Step, ...], ...]:
@@ -19,13 +20,24 @@ def exact_programs(radices: tuple[int, ...], max_steps: int, goal: Goal = Goal.A
             return ((),)
         if left == 0:
             return ()
+        return tuple((step, *rest) for step, after in following(state) for rest in completions(after, left - 1))
+
+    return {Program(steps) for steps in completions(state_of(goal.start, size), max_steps)}
+
+
+@lru_cache(maxsize=1)
+def successors(radices: tuple[int, ...]) -> Callable[[State], list[tuple[Step, State]]]:
+    """Where every allowed step leads from a state; of the last hierarchy it is kept, for the other goals there."""
+    steps = all_steps(len(radices))
+
+    @cache
+    def following(state: State) -> list[tuple[Step, State]]:
         found = []
         for step in steps:
             try:
-                after = apply_step(state, step, radices)
+                found.append((step, apply_step(state, step, radices)))
             except RuleBrokenError:
                 continue
-            found += [(step, *rest) for rest in completions(after, left - 1)]
-        return tuple(found)
+        return found
 
-    return {Program(steps) for steps in completions(state_of(goal.start, size), max_steps)}
+    return following

@@ -76,6 +76,9 @@ class Meaning:
         self.arrays = np.random.default_rng(size).integers(0, 2**40, (size, size)).astype(float)
         self.classes = ((digits == 0) << np.arange(self.levels)).sum(axis=1)
         self.different = ((digits[:, None, :] != digits[None, :, :]) << np.arange(self.levels)).sum(axis=2)
+        # What every device has when all have summed over the same levels, by these levels as bits.
+        levels = range(1 << self.levels)
+        self.sums = np.array([(self.different & ~every == 0) @ self.arrays for every in levels])
         self.known: dict[State, tuple[Array, Array]] = {}
 
     def numbers(self, state: State) -> tuple[Array, Array]:
@@ -87,10 +90,10 @@ class Meaning:
         return self.known[state]
 
     def computed(self, state: State) -> tuple[Array, Array]:
-        entries = np.array(state)[self.classes][:, None]
-        own, every = entries, entries >> self.levels  # a bit per level; what is above the levels does not matter
-        holds = (self.different & own == 0) & (entries != NOTHING)
-        return holds, np.where(holds, (self.different & ~every == 0) @ self.arrays, 0)
+        entries = np.array(state)[self.classes]
+        holds = (self.different & entries[:, None] == 0) & (entries != NOTHING)[:, None]  # only a bit per level matters
+        every = entries >> self.levels & len(self.sums) - 1
+        return holds, np.where(holds, self.sums[every, np.arange(len(entries))], 0)
 
 
 @pytest.mark.parametrize("devices", range(2, 65))
