@@ -262,7 +262,7 @@ def test_balanced_shares_are_those_of_the_linear_program(data: st.DataObject) ->
     for each in (weights, shares):
         assert each.min() >= 0
         assert each.sum() == pytest.approx(1)
-    near = 1e-7 * scale
+    near = 1e-7 * matrix.max()  # as promised: where numbers are nearly equal, a pivot between them is left out
     assert value - near <= (weights @ matrix).min() <= (matrix @ shares).max() + near
     best = linprog(
         np.append(np.zeros(columns), 1.0),

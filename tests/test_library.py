@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,8 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
         ("[{algorithms: [ring], efficiency: 2}]", "at most 1"),
         ("[{algorithms: [ring], efficiency: x}]", "at most 1"),
         ("[{efficiency: 1}]", "needs 'algorithms'"),
+        ("[{algorithms: [ring], piece: 0B}]", "a piece has at least one byte, not 0"),
+        ("[{algorithms: [ring], piece: some}]", "some"),
     ],
 )
 def test_malformed_libraries_are_refused(rule: str, message: str) -> None:
@@ -70,6 +73,32 @@ def test_limits_per_rank_grow_with_the_group() -> None:
     assert taken == [tree, ring, tree, tree, ring]
     assert library_of(library_document(library), "again") == library
     assert rule_ends(library, (2, 3)) == sorted({n * k * 1000 for n in (2, 3, 6) for k in (1, 3, 6)})
+
+
+@pytest.mark.parametrize("goal", [Goal.BROADCAST, Goal.REDUCE])
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_pieces_are_handed_on_one_by_one(goal: Goal, side_by_side: bool) -> None:
+    library = parse_library_yaml(f"collectives: {RULES.format('[{algorithms: [ring], piece: 1kB}]')}", "mine.yaml")
+    assert library_of(library_document(library), "again") == library
+    assert rule_ends(library, (3, 2)) == [2000, 4000, 12000]
+    axes, shared = ({"b": 2, "a": 3}, 2) if side_by_side else ({"a": 6}, 1)
+    (at,) = placements(parse_system("node=3@1kB/s,gpu=2@4kB/s"), axes)
+    hops = [1000 / shared] * 2 if side_by_side else [4000, 1000, 4000, 1000, 4000]
+    for payload, sizes in ((8000, [1000] * 8), (1000, [500] * 2)):
+        model = CostModel(layout_of(at, ("a",)), library, payload)
+        program = flat_program(goal, len(model.layout.levels))
+        assert model.seconds(program, goal) == pytest.approx(handed_on(hops, sizes))
+        assert model.steps(program, goal)[0].seconds == pytest.approx(model.seconds(program, goal))
+
+
+def handed_on(rates: Sequence[float], sizes: Sequence[float]) -> float:
+    """When the last of some pieces has come down a line of links, each of which sends one piece after the other."""
+    arrived = [0.0] * len(sizes)
+    for rate in rates:
+        free = 0.0
+        for number, size in enumerate(sizes):
+            free = arrived[number] = max(free, arrived[number]) + size / rate
+    return arrived[-1]
 
 
 def test_gloos_own_reduce_scatter_takes_as_long_as_an_all_reduce() -> None:

@@ -2,12 +2,13 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from meshwright.errors import EngineError
-from meshwright.testbed.gpu import nccl_environment, shared_gpu
+from meshwright.testbed.gpu import nccl_environment, shared_gpu, sleep_while_waiting
 
 SMI = "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n"
 
@@ -82,3 +83,23 @@ def test_a_machine_without_a_gpu_is_told(tools: Path) -> None:
     message = "needs an NVIDIA GPU on this machine, and nvidia-smi finds none"
     with pytest.raises(EngineError, match=message), shared_gpu("cuda"):
         pytest.fail("there is none")
+
+
+@pytest.mark.parametrize("refused", ["", "cuInit", "cuDevicePrimaryCtxSetFlags_v2"])
+def test_ranks_sleep_while_they_wait_for_the_gpu(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, tuple[int, ...]]] = []
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            return lambda *given: calls.append((name, given)) or (100 if name == refused else 0)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("ctypes.CDLL", Driver)
+    if refused:
+        with pytest.raises(EngineError, match="wait for GPU 1: error 100"):
+            sleep_while_waiting(1)
+    else:
+        sleep_while_waiting(1)
+        assert calls == [("cuInit", (0,)), ("cuDevicePrimaryCtxSetFlags_v2", (1, 4))]

@@ -113,6 +113,7 @@ def _document(plan: Plan, planned: Planned) -> list[dict[str, Any]]:
                 {
                     "seconds": phase.seconds,
                     "latency_seconds": phase.latency,
+                    "filling_seconds": phase.filling,
                     "bottleneck": phase.bottleneck.level,
                     "levels": [
                         {
@@ -161,6 +162,8 @@ def _print(plan: Plan, planned: Planned) -> None:
                 mark = "* bottleneck" if phase.latency >= slowest else ""
                 limit = "beside the load, by half" if phase.turns else ""
                 rows.append(["    latency", "", "", limit, format_seconds(phase.latency), mark])
+            if phase.filling:
+                rows.append(["    first piece", "", "", "hop by hop", format_seconds(phase.filling)])
         print_table(["    level", "groups", "load", "limit", "time", ""], rows)
 
 

@@ -13,7 +13,8 @@
 
 For each collective the first rule applies whose `up_to` is at least the bytes that a device holds; with
 `per_rank: true`, `up_to` counts for each rank of the group. Of the rule's `algorithms` that can be used in the group,
-the library takes the fastest; if none can, the fastest of `otherwise`.
+the library takes the fastest; if none can, the fastest of `otherwise`. With `piece: 512KiB`, what goes down a line of
+members is handed on in pieces of that size.
 """
 
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ class LibraryRule:
     up_to: the rule applies while a device holds at most this many bytes; None: always.
     efficiency: the share of the links' bandwidth that the library reaches.
     per_rank: up_to is meant for each rank of the group: twice the ranks, twice the bytes.
+    piece: in a Reduce or Broadcast along a ring, a member hands on pieces of at most this many bytes, and at least two,
+    each when it has all of it; None: bytes are handed on as they come.
     """
 
     algorithms: tuple[str, ...]
@@ -51,6 +54,7 @@ class LibraryRule:
     up_to: int | None = None
     efficiency: float = 1.0
     per_rank: bool = False
+    piece: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no library can do."""
@@ -65,6 +69,8 @@ class LibraryRule:
             raise SpecError(
                 f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(self.efficiency)}"
             )
+        if self.piece is not None and (type(self.piece) is not int or self.piece < 1):
+            raise SpecError(f"a piece has at least one byte, not {shown(self.piece)}")
         if self.per_rank and self.up_to is None:
             raise SpecError("a rule per rank needs 'up_to': the bytes of each rank up to which it holds")
 
@@ -222,6 +228,7 @@ def _documents(rules: Rules) -> dict[str, Any]:
             | ({"up_to": f"{rule.up_to}B"} if rule.up_to is not None else {})
             | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
             | ({"per_rank": True} if rule.per_rank else {})
+            | ({"piece": f"{rule.piece}B"} if rule.piece is not None else {})
             for rule in each
         ]
         for collective, each in rules
@@ -287,4 +294,5 @@ _RULE: dict[str, Reader] = {
     "up_to": parsed(parse_bytes),
     "efficiency": parsed(_parse_efficiency),
     "per_rank": boolean,
+    "piece": parsed(parse_bytes),
 }

@@ -27,11 +27,12 @@ PORT, INNER, SHARED, OUTER, DEVICE, DEVICE_INNER, MESSAGES = range(7)
 
 
 class Entry(NamedTuple):
-    """A step with one algorithm: its phases, how its groups share the links, and the library's efficiency."""
+    """A step with one algorithm: its phases, how groups share the links, the library's efficiency and its pieces."""
 
     phases: Phases
     sharing: Contention
     efficiency: float
+    piece: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Loads:
     member of each group holds, of all groups that meet on the busiest link; bytes, what it carries; seconds, how long
     that takes; alone, whether a single device sets the time. By phase: latency, of all messages that follow each other;
     turns, of a ring whose messages wait for handshakes, otherwise 0; processing, what the processors take that devices
-    share; call, what making the call takes of a rank's own time, for the first phase of an entry.
+    share; call, what making the call takes of a rank's own time, for the first phase of an entry; piece and hops: see
+    `filling`.
     """
 
     begins: NDArray[np.int64]
@@ -54,6 +56,21 @@ class Loads:
     turns: Values
     processing: Values
     call: Values
+    piece: Values
+    hops: Values
+
+
+def filling(held: Values, piece: Values, hops: Values) -> Values:
+    """How long nothing but the first piece is on its way down a line of members that hand on pieces.
+
+    piece: the most bytes of one; it is no more than half of what is held. hops: the seconds that a byte takes for all
+    hops but the slowest, where the pieces that follow wait.
+
+    For example, 1 MiB from GPU 0 to 1, and on to 2 over a slower link: GPU 1 hands on nothing while it gets its first
+    piece of 512 KiB, so that the slower link is idle for that long.
+    """
+    found: Values = np.minimum(piece, held / 2) * hops
+    return found
 
 
 def together(work: Values, latency: Values, turns: Values) -> Values:
@@ -113,11 +130,15 @@ def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
             amount[:, k] = np.where(alone[:, k], device, amount[:, k])
             seconds[:, k] = np.where(alone[:, k], by_device, seconds[:, k])
             shared[:, k] = np.where(alone[:, k], ports[:, k], shared[:, k])
+    hops = _hops(layout, shared / held[:, None], traffic[MESSAGES]) / efficiency
+    along = [entry.piece is not None and not phase.round for entry in entries for phase in entry.phases]
+    piece = np.array([float(entry.piece or 0) for entry in entries])[owner]
     latency, turns = _latency(layout, library, entries, traffic[MESSAGES])
     call = np.zeros(len(latency))
     call[begins] = library.call if layout.system.message_rate is None else 0.0
     processing = _processing(layout, entries, begins)
-    return Loads(begins, shared, amount, seconds, alone, latency, turns, processing, call)
+    hops = np.where(along, hops, 0.0)
+    return Loads(begins, shared, amount, seconds, alone, latency, turns, processing, call, piece, hops)
 
 
 @lru_cache(maxsize=65536)
@@ -138,7 +159,7 @@ def _on_ring(layout: Layout, level: int, entries: Sequence[Entry]) -> tuple[Valu
     own = layout.system.levels[level]
     columns = completions(layout.columns[level], own.count, layout.radices[level])
     on_links, on_lines = [], []
-    for phases, sharing, _ in entries:
+    for phases, sharing, *_ in entries:
         k = level - sharing.outermost
         inside = columns if k >= 0 else ()
         for phase in phases:
@@ -147,6 +168,14 @@ def _on_ring(layout: Layout, level: int, entries: Sequence[Entry]) -> tuple[Valu
                 below = prod(sharing.shape[k + 1 :])
                 on_lines.append(min([busiest_line(phase, k, column, below) for column in inside], default=0.0))
     return np.array(on_links), np.array(on_lines)
+
+
+def _hops(layout: Layout, groups: Values, messages: Values) -> Values:
+    """The seconds that a byte of each group takes for all hops of a phase but the slowest."""
+    rates = np.array([level.link.bandwidth or np.inf for level in layout.system.levels])
+    each = np.where(messages > 0, groups / rates, 0.0)
+    found: Values = (messages * each).sum(axis=1) - each.max(axis=1)
+    return found
 
 
 def _latency(layout: Layout, library: Library, entries: Sequence[Entry], messages: Values) -> tuple[Values, Values]:

@@ -26,7 +26,7 @@ from meshwright.cost.contention import (
     step_kind,
 )
 from meshwright.cost.library import Library, LibraryRule
-from meshwright.cost.loads import Entry, Values, loads, together
+from meshwright.cost.loads import Entry, Values, filling, loads, together
 from meshwright.cost.prices import Priced, Prices, priced
 from meshwright.cost.traffic import Phases
 from meshwright.errors import SpecError
@@ -56,19 +56,21 @@ class Load:
 class PhaseCost:
     """The loads of one phase by level, outermost first, its latency, and what the processors take for all messages.
 
-    turns: of a ring whose messages wait for handshakes; 0 otherwise.
+    turns: of a ring whose messages wait for handshakes; 0 otherwise. filling: the seconds until the first piece has
+    come down a line of members that hand on pieces.
     """
 
     loads: tuple[Load, ...]
     latency: float
     processing: float = 0.0
     turns: float = 0.0
+    filling: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The most loaded link or the processors, whichever take longer, and the latency."""
+        """The most loaded link or the processors, whichever take longer, the latency, and the first piece."""
         work = max(self.processing, *(load.seconds for load in self.loads))
-        return float(together(np.array(work), np.array(self.latency), np.array(self.turns)))
+        return float(together(np.array(work), np.array(self.latency), np.array(self.turns))) + self.filling
 
     @property
     def bottleneck(self) -> Load:
@@ -232,7 +234,11 @@ class CostModel:
         sharing = contention(self.layout, grouping, self._spread(grouping), held)
         for names in (rule.algorithms, rule.otherwise):
             found = {name: self._phases(name, collective, sharing) for name in names}
-            entries = {name: Entry(each, sharing, rule.efficiency) for name, each in found.items() if each is not None}
+            entries = {
+                name: Entry(each, sharing, rule.efficiency, rule.piece)
+                for name, each in found.items()
+                if each is not None
+            }
             if entries:
                 return Options(list(entries), list(entries.values()))
         raise SpecError(
@@ -270,6 +276,7 @@ class CostModel:
     def _costs(self, options: Options) -> list[StepCost]:
         """The times of steps, and where they go."""
         found = loads(self.layout, self.library, options.entries)
+        fill = filling(np.array(options.entries[0].sharing.held), found.piece, found.hops)
         costs, number = [], 0
         for name, entry in zip(options.algorithms, options.entries, strict=True):
             each = []
@@ -286,7 +293,7 @@ class CostModel:
                     for k in range(entry.sharing.outermost, len(self._levels))
                     if self._levels[k].count > 1
                 ]
-                by_phase = (float(of[phase]) for of in (found.latency, found.processing, found.turns))
+                by_phase = (float(of[phase]) for of in (found.latency, found.processing, found.turns, fill))
                 each.append(PhaseCost(tuple(on_links), *by_phase))
             costs.append(StepCost(name, entry.sharing.held, tuple(each), float(found.call[number])))
             number += len(entry.phases)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.loads import Loads, Values, together
+from meshwright.cost.loads import Loads, Values, filling, together
 
 Numbers = NDArray[np.int64]
 
@@ -22,7 +22,7 @@ class Priced:
 
     held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
     many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
-    processors, the latency, the turns, and the seconds of making the call.
+    processors, the latency, the turns, the seconds of making the call, and the piece and the hops of `filling`.
     """
 
     algorithms: tuple[str, ...]
@@ -37,7 +37,8 @@ def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) 
     ends = [*found.begins[1:].tolist(), len(found.latency)]
     many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
     busy = np.add.reduceat(found.seconds, found.begins, axis=0)
-    phases = np.stack([found.seconds.max(axis=1), found.processing, found.latency, found.turns, found.call])
+    work = found.seconds.max(axis=1)
+    phases = np.stack([work, found.processing, found.latency, found.turns, found.call, found.piece, found.hops])
     kinds, option, phase = [], 0, 0
     for algorithms, each in zip(names, held, strict=True):
         after = option + len(algorithms)
@@ -95,9 +96,12 @@ class Prices:
 
         `held` may have more dimensions; kinds are the last one, and options are that of the result.
         """
-        share = held[..., self.owner] / self.held
-        work, processing, latency, turns, call = self.phases
+        each = held[..., self.owner]
+        share = each / self.held
+        work, processing, latency, turns, call, piece, hops = self.phases
         times = call + together(np.maximum(share[..., self.of] * work, processing), latency, turns)
+        if np.any(hops):
+            times += filling(each[..., self.of], piece, hops)
         found: Values = np.add.reduceat(times, self.first, axis=-1)
         return found
 

@@ -209,13 +209,14 @@ class Envelope:
 
 
 def rule_ends(library: Library, radices: Iterable[int]) -> list[int]:
-    """The payloads up to which rules of a library hold, where nothing or some of the innermost levels are scattered, in
-    groups that span some levels."""
+    """The payloads up to which rules of a library hold, or its pieces grow, where nothing or some of the innermost
+    levels are scattered, in groups that span some levels."""
     inward = tuple(reversed(tuple(radices)))
     divisors = {1, *accumulate(inward, mul)}
     spans = {ranks for first in range(len(inward)) for ranks in accumulate(inward[first:], mul)}
     rules = [rule for _, each in library.rules for rule in each]
     ends = {end for rule in rules for ranks in spans if (end := rule.limit(ranks))}
+    ends |= {2 * rule.piece for rule in rules if rule.piece is not None}
     return sorted({end * divisor for end in ends for divisor in divisors})
 
 

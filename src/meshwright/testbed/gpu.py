@@ -4,6 +4,7 @@ NCCL refuses two ranks that have the same GPU of the same host. It takes the nam
 device gets one of its own. Between hosts NCCL uses sockets, which are inside the device's namespace.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -24,6 +25,9 @@ USUAL = Path("/tmp/nvidia-mps/control")
 
 STARTING = 10.0
 """How many seconds the daemon may take to start."""
+
+BLOCKING = 4
+"""CU_CTX_SCHED_BLOCKING_SYNC of CUDA's driver: threads that wait for the GPU sleep."""
 
 
 def nccl_environment(device: int) -> dict[str, str]:
@@ -74,6 +78,16 @@ def shared_gpu(device: str | None) -> Iterator[dict[str, str]]:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+
+
+def sleep_while_waiting(gpu: int) -> None:
+    """Let this process sleep while it waits for a GPU; to be called before it uses it.
+
+    Usually it would spin. Ranks of a whole cluster that spin on one machine keep its cores from the threads that send.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    if (code := driver.cuInit(0) or driver.cuDevicePrimaryCtxSetFlags_v2(gpu, BLOCKING)) != 0:
+        raise EngineError(f"CUDA's driver refuses to let ranks sleep while they wait for GPU {gpu}: error {code}")
 
 
 def check_gpu() -> None:

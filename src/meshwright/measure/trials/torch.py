@@ -18,6 +18,7 @@ from meshwright.runtime.role import part_length
 from meshwright.runtime.seats import TESTBED
 from meshwright.runtime.slurm import with_slurm
 from meshwright.runtime.words import first_line
+from meshwright.testbed.gpu import sleep_while_waiting
 from meshwright.torch import Reducer
 from meshwright.torch.collectives import run_collective
 
@@ -46,6 +47,8 @@ class TorchRunner(Runner):
         if on_cuda:
             if local >= found:
                 raise EngineError(f"--device cuda: local rank {local} has no CUDA device of its own; {found} are here")
+            if self._one_clock:
+                sleep_while_waiting(local)
             torch.cuda.set_device(self._device)
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
         self._timeout = timedelta(seconds=timeout)
