@@ -100,8 +100,8 @@ numbers them."""
 MACHINES = """gloo: PyTorch 2.13 on a machine with two cores that had other work too, which makes steps longer, and
 those with many small messages most. HSDP with its plan on 2x2x2 was measured twice: at first, when the machine was so
 busy that an all-reduce of 48 bytes took 0.2 s, steps took 6.6 s. NCCL: PyTorch 2.11 on a machine with 16 cores; all
-ranks share one H200, and keep the cores busy while they wait for it ([how](nccl.md)), so that times vary where there
-are many chunks: DDP with its plan was measured in 12, and varies by 19%."""
+ranks share one H200, and keep the cores busy while they wait for it ([how](nccl.md)), so that payloads are planned
+in at most four chunks there."""
 STEPS = """Medians of the steps after the first one, each as long as its slowest rank takes. The gain of a step comes
 from ranks that are numbered differently, and from programs in place of the library's own collectives."""
 TIMES = """Communication is measured as what a step takes less computing: the processor time of the thread that
