@@ -48,7 +48,7 @@ def round_trip(spec: str, payload: str, folder: Path, quick: bool) -> dict[str, 
     """Do all of it; the summary."""
     system = parse_system(spec)
     at = {name: str(folder / name) for name in ("hosts", "system.yaml", "calibrated.yaml", "library.yaml", "plan.json")}
-    patience = ["--least", "2", "--most", "3", "--budget", "1s", "--sizes", "64KiB,256KiB"] if quick else []
+    patience = ["--least", "3", "--most", "3", "--sizes", "32KiB,512KiB"] if quick else []
     with temporary(system, f"roundtrip{os.getpid()}", BURST) as bed:
         addresses = [bed.network.address(device) for device in range(system.devices)]
         shuffled = Random(7).sample(addresses, len(addresses))

@@ -6,6 +6,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +86,7 @@ def lengths() -> dict[str, tuple[int, int]]:
     return found
 
 
+@lru_cache
 def imports() -> list[Import]:
     """Every import of a module of the package in another one, also those inside functions and by name."""
     known = modules()

@@ -22,8 +22,6 @@ from tests.house import (
     room,
 )
 
-IMPORTS = imports()
-
 
 def test_every_room_is_in_the_order() -> None:
     rooms = {room(module) for module in modules() if module not in FRONT_DOORS}
@@ -32,7 +30,7 @@ def test_every_room_is_in_the_order() -> None:
 
 def test_a_room_imports_only_from_those_before_it() -> None:
     wrong = []
-    for each in IMPORTS:
+    for each in imports():
         if each.importer in FRONT_DOORS:
             continue
         here, there = floor(each.importer), floor(each.imported)
@@ -43,7 +41,7 @@ def test_a_room_imports_only_from_those_before_it() -> None:
 
 def test_nothing_imports_in_a_circle() -> None:
     graph: dict[str, set[str]] = {module: set() for module in modules()}
-    for each in IMPORTS:
+    for each in imports():
         graph[each.importer].add(each.imported)
     try:
         TopologicalSorter(graph).prepare()
@@ -53,7 +51,7 @@ def test_nothing_imports_in_a_circle() -> None:
 
 def test_no_room_imports_the_front_doors() -> None:
     """Not even a package: `from meshwright import …` is for users."""
-    inside = [each for each in IMPORTS if each.importer not in FRONT_DOORS]
+    inside = [each for each in imports() if each.importer not in FRONT_DOORS]
     assert not [str(each) for each in inside if each.imported in FRONT_DOORS]
 
 
@@ -66,7 +64,7 @@ def test_benchmarks_use_the_library_and_not_the_command_line() -> None:
 
 
 def test_lazy_imports_are_seen() -> None:
-    found = {(each.importer, each.imported) for each in IMPORTS}
+    found = {(each.importer, each.imported) for each in imports()}
     assert ("meshwright", "meshwright.mpi") in found  # by name
     assert ("meshwright.measure.trials.runners", "meshwright.measure.trials.jax") in found  # inside a function
 

@@ -65,8 +65,8 @@ def test_axes_of_one_change_nothing(
     for number, index in enumerate(at):
         names.insert(index, f"one{number}")
     with_ones = {name: axes.get(name, 1) for name in names}
-    plain = plan(system, axes, what, library=library, max_steps=2, top=2, max_chunks=1)
-    more = plan(system, with_ones, what, library=library, max_steps=2, top=2, max_chunks=1)
+    plain = plan(system, axes, what, library=library, max_steps=2, top=2, max_chunks=1, ranges=False)
+    more = plan(system, with_ones, what, library=library, max_steps=2, top=2, max_chunks=1, ranges=False)
     assert [each.seconds for each in more.candidates] == pytest.approx([each.seconds for each in plain.candidates])
     # How many had to be timed may differ where bounds are equal: placements are then met in another order.
     assert (more.placements, more.gap) == (plain.placements, plain.gap)
@@ -85,7 +85,7 @@ def test_nine_axes_on_a_ring() -> None:
     system = System("ring", (Level("x", 512, Link(1e9, fabric=Fabric.RING)),))
     axes = dict.fromkeys("abcdefghi", 2)
     what = [Reduction((first, second), 10**8) for first, second in zip("abcdefgh", "bcdefghi", strict=True)]
-    found = plan(system, axes, what, top=1)
+    found = plan(system, axes, what, top=1, ranges=False)
     assert found.gap == 0
     given_order = Planner(system, axes, what).plan(Placement(system, tuple(axes), ((2,),) * 9))
     assert found.candidates[0].seconds <= given_order.seconds
@@ -104,7 +104,7 @@ def test_axes_of_one_on_tpu_v4() -> None:
     axes = dict.fromkeys(("data", "shard", "tensor", "pipeline"), 8)
     what = [Reduction((axis,), 64 * 2**30) for axis in ("data", "shard", "tensor")]
     seconds = [
-        plan(preset("tpu-v4"), more, what, top=1, max_chunks=1).candidates[0].seconds
+        plan(preset("tpu-v4"), more, what, top=1, max_chunks=1, ranges=False).candidates[0].seconds
         for more in (axes, {"context": 1, **axes, "expert": 1})
     ]
     assert seconds == pytest.approx([3 * 1.75 * 64 * 2**30 / 50e9] * 2)
@@ -121,7 +121,7 @@ def test_axes_of_one_level_are_one_radix() -> None:
         Reduction(("c",), 10**9, goal=Goal.ALL_GATHER),
     ]
     seconds = [
-        plan(system, placement.sizes, what, placement=placement, top=1).candidates[0].seconds
+        plan(system, placement.sizes, what, placement=placement, top=1, ranges=False).candidates[0].seconds
         for what in (together, apart)
     ]
     assert seconds == pytest.approx([30, 17.75])

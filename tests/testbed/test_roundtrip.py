@@ -17,7 +17,7 @@ def test_a_shuffled_job_discovers_calibrates_plans_and_runs(tmp_path: Path) -> N
     # In a process of its own, as ranks are forked from it.
     command = [sys.executable, "-m", "benchmarks.roundtrip", "--quick", "--payload", "256KiB", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--system", "node=2@10Mbit/s,gpu=2@40Mbit/s"],
+        [*command, "--system", "node=2@8Mbit/s,gpu=2@32Mbit/s"],
         capture_output=True,
         text=True,
         timeout=300,
