@@ -87,6 +87,44 @@ def tuned(rank: int, plan: str, out: str) -> str:
     return _tally.table(_session.gain)
 
 
+def natively(rank: int, plan: str) -> dict[tuple[str, int], tuple[int, int]]:
+    """Calls that the plan leaves to the library; how many there were of each kind, and how many were timed."""
+    os.environ["MESHWRIGHT_PLAN"] = plan
+    autoload.start()
+    dist.init_process_group("gloo")
+    from meshwright.torch.backend import EACH
+    from meshwright.torch.dropin import _tally
+
+    group: Any = dist.distributed_c10d._get_default_group()
+    one, two = torch.ones(1), torch.ones(2)
+    own = group.native.allreduce([one.clone()])
+    own.wait()
+    for _ in range(3 * EACH - 1):
+        dist.all_reduce(one.fill_(1))
+        assert one.item() == 2
+        work: Any = dist.all_reduce(two.fill_(rank), async_op=True)
+        assert type(work) is type(own)
+        work.wait()
+        assert two.tolist() == [1, 1]
+    parts = [torch.zeros(3), torch.zeros(3)]
+    for _ in range(2):
+        dist.all_gather(parts, torch.full((3,), float(rank)))
+        assert [part[0].item() for part in parts] == [0, 1]
+    options = dist.AllreduceCoalescedOptions()
+    options.asyncOp = False
+    for _ in range(2):
+        group.allreduce_coalesced([one.fill_(1), two.fill_(2)], options).wait()
+        assert [one.item(), two[0].item()] == [2, 4]
+    group.allreduce(tensors=[one.fill_(1)], opts=dist.AllreduceOptions()).wait()  # as it is, and not counted
+    sparse = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.ones(1), (2,), check_invariants=True)
+    dist.all_reduce(sparse)
+    assert [one.item(), sparse.to_dense().tolist()] == [2, [1, 1]]
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        group.allreduce()
+    dist.destroy_process_group()
+    return {(kind[1], kind[2]): (found.calls, found.timed) for kind, found in _tally.sums.items() if not kind[3]}
+
+
 def _check_methods() -> None:
     """All that communicates is a method of Python: PyTorch would hold the interpreter's lock in any other."""
     from meshwright.torch.backend import PlannedGroup

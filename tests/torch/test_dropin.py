@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright import Goal, Pipelined, load_workload, read_plan, write_plan
+import meshwright
+from meshwright import Goal, Pipelined, Reduction, load_workload, parse_system, read_plan, write_plan
 from meshwright.language.goals import flat_program
+from meshwright.torch.backend import EACH
+from meshwright.torch.tally import Tally
 from tests.engines import tunable_plan
 from tests.ranks import free_port, results, run_ranks
 from tests.torch.planned import EVERY, assert_alike, assert_planned, say_what_was_left_out
@@ -66,6 +69,30 @@ def test_what_a_step_sends_is_recorded(
     workload = load_workload(str(path)).workload()
     assert workload.axes == found
     assert {(str(one.goal), one.axes, one.bytes): one.count for one in workload.communications} == sent
+
+
+def test_what_is_left_to_the_library_is_counted_and_some_of_it_timed(tmp_path: Path) -> None:
+    path, system = tmp_path / "plan.json", parse_system("gpu=2@1GB/s")
+    write_plan(meshwright.plan(system, {"data": 2}, [Reduction(("data",), 8)], max_steps=1).candidates[0], path)
+    for counted in results("tests.torch.dropin:natively", 2, str(path)):
+        assert counted == {
+            ("all-reduce", 4): (3 * EACH - 1, EACH + 1),
+            ("all-reduce", 8): (3 * EACH - 1, 0),
+            ("all-reduce", 12): (2, 2),
+            ("all-gather", 24): (2, 2),
+        }
+
+
+def test_times_stand_for_those_that_were_not_taken() -> None:
+    tally = Tally()
+    often, never, once = (tally.sum_of("data", "all-reduce", size, planned=False) for size in (4, 2, 1))
+    often.calls, never.calls, once.calls = 100, 10, 1
+    tally.ended(often, 1.0)  # the first call, which connects
+    for _ in range(2):
+        tally.ended(often, 0.1, standing=10)
+    tally.ended(once, 0.5)
+    rows = [line.split(maxsplit=6) for line in tally.table().splitlines()[1:]]
+    assert [row[4:] for row in rows] == [["100", "400B", "about 14.3s"], ["10", "20B", "-"], ["1", "1B", "500ms"]]
 
 
 def test_a_script_tunes_its_plan(tmp_path: Path) -> None:

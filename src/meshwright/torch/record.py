@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -167,6 +167,15 @@ class WatchedWork(dist.Work):
         self._work.synchronize()
 
 
-def total(tensors: Iterable[Any]) -> int:
-    """The bytes of tensors, and of lists of them."""
-    return sum(each.nbytes if isinstance(each, torch.Tensor) else total(each) for each in tensors)
+def tensors(given: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors in lists, and in lists of lists."""
+    for each in given:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif each is not None:
+            yield from tensors(each)
+
+
+def total(given: Iterable[Any]) -> int:
+    """The bytes of the tensors in lists."""
+    return sum(each.nbytes for each in tensors(given))

@@ -96,10 +96,12 @@ class Service:
         found = program_at(self.plan.reductions[self.calls.choose(goal, self.over[goal], size)], size)
         return found.chunks > 1 or len(found.program.steps) > 1
 
+    def leaves(self, goal: Goal, size: int, dtype: torch.dtype) -> bool:
+        """Whether calls of a size and a dtype are the library's, whatever else they are."""
+        return not self.plans(goal, size) or (goal.reduces and dtype not in REDUCED)
+
     def _plans(self, goal: Goal, op: str, given: Tensor, size: int) -> bool:
-        if not self.plans(goal, size) or given.device.type not in self.members.backends:
-            return False
-        if goal.reduces and given.dtype not in REDUCED:
+        if self.leaves(goal, size, given.dtype) or given.device.type not in self.members.backends:
             return False
         if op == "avg" and not given.dtype.is_floating_point:
             return False

@@ -1,7 +1,7 @@
 """The tally: how often the collectives of this rank were carried out by a plan's programs, and how often natively."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshwright.text.units import format_amount, format_seconds, format_size
@@ -14,19 +14,16 @@ Kind = tuple[str, str, int, bool]  # the group, the collective, the bytes of a c
 
 @dataclass(slots=True)
 class Sum:
-    """Calls, their bytes, and their seconds: of those calls whose end was seen."""
+    """Calls of a size: how many; of how many the time was taken; for how many these stand, and the seconds of so many.
 
+    `calls += 1` needs no lock: the interpreter changes threads only where a function is called, or jumps back.
+    """
+
+    size: int
     calls: int = 0
-    bytes: int = 0
     timed: int = 0
+    standing: int = 0
     seconds: float = 0.0
-
-    def add(self, calls: int, size: int, timed: int, seconds: float) -> None:
-        """Add calls."""
-        self.calls += calls
-        self.bytes += size
-        self.timed += timed
-        self.seconds += seconds
 
 
 Gain = Callable[[str, str, int], float | None]
@@ -42,34 +39,30 @@ class Tally:
         self.sums: dict[Kind, Sum] = {}
         self._lock = threading.Lock()  # calls end on several threads
 
-    def add(self, group: str, collective: str, size: int, planned: bool, seconds: float | None) -> None:
-        """Count a call; `seconds` is None where its end is not seen, as in native calls that are asynchronous."""
-        kind = group, collective, size, planned
+    def sum_of(self, group: str, collective: str, size: int, planned: bool) -> Sum:
+        """Where calls of a kind are counted."""
         with self._lock:
-            found = self.sums.get(kind)
-            if found is None:
-                found = self.sums[kind] = Sum()
-            found.calls += 1
-            found.bytes += size
-            if seconds is not None:
-                found.timed += 1
-                found.seconds += seconds
+            return self.sums.setdefault((group, collective, size, planned), Sum(size))
+
+    def ended(self, found: Sum, seconds: float, standing: int = 1) -> None:
+        """Add the time of a call, which stands for so many."""
+        with self._lock:
+            found.timed += 1
+            found.standing += standing
+            found.seconds += seconds * standing
 
     def table(self, gain: Gain = lambda *_: None) -> str:
         """What was counted, most bytes first; empty where nothing was. What was tuned has its measured gain."""
-        ordered = sorted(self.sums.items(), key=lambda item: -item[1].bytes)
+        ordered = sorted(self.sums.items(), key=lambda item: -item[1].calls * item[1].size)
         rows = [
             [
-                *(group, collective, format_size(size), "plan" if planned else "library", *_cells(found)),
+                *(group, collective, format_size(size), "plan" if planned else "library", *_cells([found])),
                 _times(gain(group, collective, size)),
             ]
             for (group, collective, size, planned), found in ordered[:MOST_ROWS]
         ]
-        if len(ordered) > MOST_ROWS:
-            rest = Sum()
-            for _, found in ordered[MOST_ROWS:]:
-                rest.add(found.calls, found.bytes, found.timed, found.seconds)
-            rows.append([f"{len(ordered) - MOST_ROWS} other kinds", "", "", "", *_cells(rest), ""])
+        if rest := [found for _, found in ordered[MOST_ROWS:]]:
+            rows.append([f"{len(rest)} other kinds", "", "", "", *_cells(rest), ""])
         if not rows:
             return ""
         lines = [["group", "collective", "size", "by", "calls", "bytes", "time", "tuned gain"], *rows]
@@ -82,11 +75,13 @@ class Tally:
         )
 
 
-def _cells(found: Sum) -> list[str]:
-    """Calls, bytes and time; where the end of some calls was not seen, the time of the others times their share."""
-    seconds = format_seconds(found.seconds * found.calls / found.timed) if found.timed else "-"
-    about = "about " if 0 < found.timed < found.calls else ""
-    return [f"{found.calls:,}", format_amount(found.bytes, found.bytes), f"{about}{seconds}"]
+def _cells(sums: Sequence[Sum]) -> list[str]:
+    """Calls, bytes and time; where the time of some calls was not taken, that of the others times their share."""
+    calls, sent = sum(each.calls for each in sums), sum(each.calls * each.size for each in sums)
+    timed, standing = sum(each.timed for each in sums), sum(each.standing for each in sums)
+    seconds = format_seconds(sum(each.seconds for each in sums) * calls / standing) if timed else "-"
+    about = "about " if 0 < timed < calls else ""
+    return [f"{calls:,}", format_amount(sent, sent), f"{about}{seconds}"]
 
 
 def _times(ratio: float | None) -> str:
