@@ -1,5 +1,6 @@
 """The commands that build a network, without building it."""
 
+import re
 from socket import inet_aton
 
 import pytest
@@ -85,11 +86,18 @@ def test_with_latency_what_is_for_a_device_leaves_through_its_outbox_alone() -> 
     assert not any("tuntap" in line for line in [*without.link_commands(), *without.device_commands(0)])
 
 
+def test_packets_are_no_larger_than_the_burst() -> None:
+    for burst, mtu, shared in ((18_000, 9_000, 18_200), (9_100, 9_000, 18_200), (9_000, 1_500, 3_200)):
+        network = Network("t", THREE, burst)
+        assert {re.search(r"mtu (\d+)", line)[1] for line in network.link_commands() if " mtu " in line} == {str(mtu)}  # type: ignore[index]
+        assert any(f"burst {shared} cburst" in line for lines in network.shape_commands().values() for line in lines)
+
+
 def test_the_burst_of_device_links() -> None:
     assert any("burst 18000" in line for line in Network("t", THREE, 18_000).shape_commands()["mw-t-0"])
     assert any("burst 70000" in line for line in Network("t", THREE).shape_commands()["mw-t-0"])
-    for burst in (9_000, 1 << 30):
-        with pytest.raises(SpecError, match=r"expected 9,100 \(a packet\) to 67,108,864"):
+    for burst in (1_500, 1 << 30):
+        with pytest.raises(SpecError, match=r"expected 1,600 \(a packet\) to 67,108,864"):
             Network("t", THREE, burst)
 
 

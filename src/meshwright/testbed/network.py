@@ -23,8 +23,8 @@ MOST_DEVICES = 256
 INTERFACE = "eth0"
 INBOX = "in0"  # the interface through which a device gets packets that were held for latency
 
-MTU = 9000
-FRAME = MTU + 100
+MTU, SMALL_MTU = 9000, 1500
+HEADERS = 100  # the most bytes of a packet beyond the MTU
 ASSURED = 8000  # bits per second
 MOST_LATENCY = 0.5  # seconds: TCP takes a packet for lost that is not answered within a second
 QUEUE = 64 * 2**20  # the bytes that may wait for a link: enough that nothing is dropped
@@ -49,7 +49,11 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network for a system; `name` keeps several apart. burst: bytes that a device's link lets through at once."""
+    """A network for a system; `name` keeps several apart. burst: bytes that a device's link lets through at once.
+
+    Links that devices share let two packets through. Packets are large, so that they take the processors little time,
+    unless the burst is smaller than one of them.
+    """
 
     name: str
     system: System
@@ -61,8 +65,10 @@ class Network:
             raise SpecError(f"the name of a testbed has at most 20 letters and digits, unlike {self.name!r}")
         if self.system.devices > MOST_DEVICES:
             raise SpecError(f"the system has {self.system.devices:,} devices; a testbed can have {MOST_DEVICES}")
-        if not FRAME <= self.burst <= QUEUE:
-            raise SpecError(f"a burst of {self.burst:,} bytes; expected {FRAME:,} (a packet) to {QUEUE:,}")
+        if not SMALL_MTU + HEADERS <= self.burst <= QUEUE:
+            raise SpecError(
+                f"a burst of {self.burst:,} bytes; expected {SMALL_MTU + HEADERS:,} (a packet) to {QUEUE:,}"
+            )
         for level in self.system.levels:
             link = level.link
             if link.latency > MOST_LATENCY:
@@ -131,6 +137,11 @@ class Network:
                     down = (self.fabric, f"d{level}-{instance}")
                 yield Port(level, instance, rate, up, down, devices)
 
+    @property
+    def mtu(self) -> int:
+        """The most bytes of a packet."""
+        return MTU if self.burst >= MTU + HEADERS else SMALL_MTU
+
     def bridge(self, level: int, instance: int) -> str:
         """The switch inside an instance of a level; level -1 is the top."""
         return f"b{level}-{instance}" if level >= 0 else "top"
@@ -143,23 +154,22 @@ class Network:
         for level, instance in bridges:
             bridge = self.bridge(level, instance)
             lines += [
-                f"link add {bridge} mtu {MTU} type bridge ageing_time 360000 mcast_snooping 0",
+                f"link add {bridge} mtu {self.mtu} type bridge ageing_time 360000 mcast_snooping 0",
                 f"link set {bridge} up",
             ]
         for port in self.ports():
             outer = self.bridge(port.level - 1, port.instance // counts[port.level])
             (there, near), (_, far) = port.up, port.down
             if there == self.fabric:
-                lines.append(f"link add {far} mtu {MTU} type veth peer name {near} mtu {MTU}")
+                lines.append(f"link add {far} mtu {self.mtu} type veth peer name {near} mtu {self.mtu}")
                 lines.append(f"link set {near} master {self.bridge(port.level, port.instance)} up")
             else:
                 mac = _mac(port.instance)
                 if self.delayed:
-                    lines += [*_tap(far), f"link set {far} master {outer} up"]
+                    lines += [*_tap(far, self.mtu), f"link set {far} master {outer} up"]
                     far = f"p{port.instance}"  # only for what the device sends
-                lines.append(
-                    f"link add {far} mtu {MTU} type veth peer name {near} mtu {MTU} address {mac} netns {there}"
-                )
+                there_too = f"peer name {near} mtu {self.mtu} address {mac} netns {there}"
+                lines.append(f"link add {far} mtu {self.mtu} type veth {there_too}")
             lines.append(f"link set {far} master {outer} up")
             if there != self.fabric and self.delayed:
                 lines.append(f"link set {far} type bridge_slave learning off flood off mcast_flood off bcast_flood off")
@@ -176,7 +186,7 @@ class Network:
             "link set lo up",
             f"addr add {self.address(device)}/{PREFIX} dev {INTERFACE}",
             f"link set {INTERFACE} up",
-            *([*_tap(INBOX), f"link set {INBOX} address {_mac(device)} up"] if self.delayed else []),
+            *([*_tap(INBOX, self.mtu), f"link set {INBOX} address {_mac(device)} up"] if self.delayed else []),
             *(
                 f"neigh add {self.address(other)} lladdr {_mac(other)} dev {INTERFACE} nud permanent"
                 for other in range(self.system.devices)
@@ -200,8 +210,10 @@ class Network:
         """A class for each device, so that concurrent flows get equal rates."""
         # A class may send its assured rate even when the link is full. So that rate is next to nothing: classes borrow
         # all they send from the link, in turns, and the link's rate holds from the first packet on.
-        whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {2 * FRAME} cburst {2 * FRAME}"
-        each = f"htb rate {ASSURED}bit ceil {_bits(port.rate)}bit burst {FRAME} cburst {FRAME} quantum {2 * FRAME}"
+        one, two = self.mtu + HEADERS, 2 * (self.mtu + HEADERS)
+        split = f"tbf rate 10gbit burst {min(SPLIT_BURST, two)} limit {QUEUE}"
+        whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {two} cburst {two}"
+        each = f"htb rate {ASSURED}bit ceil {_bits(port.rate)}bit burst {one} cburst {one} quantum {two}"
         lines = [
             f"qdisc add dev {interface} root handle 1: htb default 1",
             f"class add dev {interface} parent 1: classid 1:ffff {whole}",
@@ -210,16 +222,16 @@ class Network:
         for number, device in enumerate(port.devices, 0x10):
             lines += [
                 f"class add dev {interface} parent 1:ffff classid 1:{number:x} {each}",
-                f"qdisc add dev {interface} parent 1:{number:x} tbf rate 10gbit burst {SPLIT_BURST} limit {QUEUE}",
+                f"qdisc add dev {interface} parent 1:{number:x} {split}",
                 f"filter add dev {interface} parent 1: protocol ip prio 1 "
                 f"u32 match ip {field} {self.address(device)}/32 flowid 1:{number:x}",
             ]
         return lines
 
 
-def _tap(interface: str) -> list[str]:
+def _tap(interface: str, mtu: int) -> list[str]:
     """The lines for `ip -batch` that make a TAP interface; the relay gets its packets with their offload headers."""
-    return [f"tuntap add dev {interface} mode tap vnet_hdr", f"link set {interface} mtu {MTU} txqueuelen {TAP_QUEUE}"]
+    return [f"tuntap add dev {interface} mode tap vnet_hdr", f"link set {interface} mtu {mtu} txqueuelen {TAP_QUEUE}"]
 
 
 def _bits(rate: float) -> int:
