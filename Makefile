@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.installed-dev $(VENV)/.tools
+READY  := $(VENV)/.installed-dev $(VENV)/.tools $(VENV)/.compiled
 
 .PHONY: demo test test-slurm lint types unit bench study study-nccl study-training pipelines soak fuzz reproduction pictures screenshots docs web format clean
 
@@ -96,5 +96,10 @@ $(VENV)/.tools: scripts/install-tools | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report,explore]"
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report,explore]"
 	touch $@ $(VENV)/.installed
+
+# pip would compile on one core. Packages have templates that are no Python, which it leaves out in silence too.
+$(VENV)/.compiled: $(VENV)/.installed-dev
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+	touch $@
