@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from textwrap import wrap
 
-from meshwright import Goal, Reduction, load_library, parse_system, placements
+from meshwright import Goal, Reduction, load_library, parse_system, placements, plan
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import flat_program
 from meshwright.measure.accuracy import Outcome, Pair, join
@@ -97,7 +97,7 @@ def page(found: dict[str, list[Pair]]) -> str:
         lines += [f"| payload | {TIMES} less {BURST // 1000} kB | off by |", "|---|---|---|---|---|---|"]
         lines += [f"| {format_bytes(pair.bytes)} | {_own(spec, pair)} |" for pair in mine if pair.default is not None]
         for pair in mine:
-            lines += _programs(pair) if pair.bytes in payloads else []
+            lines += _programs(spec, pair) if pair.bytes in payloads else []
         lines.append("")
         others = sorted((pair for pair in pairs if pair.goal != "all-reduce"), key=lambda pair: (pair.goal, pair.bytes))
         if others:
@@ -143,7 +143,7 @@ def _errors(errors: Sequence[float]) -> str:
     return f"{median(errors):.1%} in the median and {errors[int(0.9 * (len(errors) - 1))]:.1%} at the 90th percentile"
 
 
-def _programs(pair: Pair) -> list[str]:
+def _programs(spec: str, pair: Pair) -> list[str]:
     """The programs of one payload."""
     assert pair.default is not None
     fastest = min(pair.outcomes, key=lambda one: one.measured)
@@ -151,10 +151,24 @@ def _programs(pair: Pair) -> list[str]:
     text = f"""{len(pair.outcomes)} programs were measured for {format_bytes(pair.bytes)}, some of them in 4, 8 and 16
         chunks. Predictions are off by {_errors(errors)}. The best, or one within 2% of it, is number
         {_place(pair.outcomes, 0.02)} in the order of predictions. NCCL's own takes
-        {pair.default.measured / fastest.measured:.2f} as long as the best. The eight fastest:"""
+        {pair.default.measured / fastest.measured:.2f} as long as the best. {_chosen(spec, pair)} The eight fastest:"""
     few = sorted(pair.outcomes, key=lambda one: one.measured)[:8]
     table = [f"| `{one.program}` | {_cells(one)} |" for one in few]
     return ["", *_wrapped(text), "", f"| program | {TIMES}", "|---|---|---|---|", *table]
+
+
+def _chosen(spec: str, pair: Pair) -> str:
+    """What `plan` takes by default."""
+    assert pair.default is not None
+    system = parse_system(spec)
+    what = [Reduction(("data",), pair.bytes)]
+    best = plan(system, {"data": system.devices}, what, library=LIBRARY, top=1, ranges=False).candidates[0]
+    text = best.program_text(best.reductions[0])
+    took = next((one.measured for one in pair.outcomes if one.program == text), None)
+    if took is None:
+        return f"By default `plan` takes `{text}`, which was not measured."
+    return f"""By default `plan` takes `{text}`: {format_seconds(took)}, {pair.default.measured / took:.2f} times as
+        fast as NCCL's own, {took / pair.bound:.2f} times the bound."""
 
 
 def _wrapped(text: str) -> list[str]:
