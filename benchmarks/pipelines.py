@@ -19,7 +19,7 @@ from benchmarks.mpibench import measure_mpi
 from benchmarks.pipelinepage import FEW, INSIDE, SPLIT, page, picture
 from meshwright import Reduction, load_library, parse_system, placements, plan
 from meshwright.cost.library import Library
-from meshwright.measure.accuracy import Pair, join
+from meshwright.measure.accuracy import Outcome, Pair, join
 from meshwright.measure.bench import Case, Patience, case_of
 from meshwright.measure.calibrate import fit, message_rate, shared_processors
 from meshwright.measure.jobs import Job, measure_on
@@ -216,14 +216,21 @@ def joined(setup: Setup, file: str) -> list[Pair]:
     return join(read_measurements(RESULTS / file), setup.library, calibrated(setup))
 
 
+def measured(pair: Pair, choice: Plan) -> Outcome:
+    """What a plan took."""
+    found = {outcome.program: outcome for outcome in pair.outcomes}
+    if text(choice) not in found:
+        sys.exit(f"{pair.system}: the choice has changed since, and was not measured: {text(choice)}; measure it first")
+    return found[text(choice)]
+
+
 def rows() -> dict[str, Any]:
     """The figures of the report."""
     found: dict[str, Any] = {"systems": [], "payloads": {}}
     errors: dict[str, list[float]] = {"gloo": [], "openmpi": []}
     for setup in (*SETUPS, LATENT, MPI):
         (pair,) = joined(setup, f"pipelines-{setup.name}.jsonl")
-        by_program = {outcome.program: outcome for outcome in pair.outcomes}
-        plain, piped = (by_program[text(chosen(setup, setup.bytes, chunks))] for chunks in (1, CHUNKS))
+        plain, piped = (measured(pair, chosen(setup, setup.bytes, chunks)) for chunks in (1, CHUNKS))
         errors[setup.library.name] += [abs(outcome.error) for outcome in pair.outcomes if "chunk" in outcome.program]
         assert pair.default is not None
         found["systems"].append(
@@ -256,8 +263,7 @@ def payload_rows(setup: Setup) -> list[dict[str, Any]]:
     """The figures of small and large payloads."""
     found = []
     for pair in sorted(joined(setup, f"payloads-{setup.name}.jsonl"), key=lambda pair: pair.bytes):
-        by_program = {outcome.program: outcome for outcome in pair.outcomes}
-        ours = by_program[text(chosen(setup, pair.bytes, CHUNKS))]
+        ours = measured(pair, chosen(setup, pair.bytes, CHUNKS))
         fastest = pair.fastest
         assert pair.default is not None
         found.append(
