@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.trainingpage import PLANNED, WAYS, Case, Run, page
 from meshwright import Plan, load_library, load_workload, parse_system, read_plan
 from meshwright.cost.algorithms import phases
+from meshwright.cost.forecasts import Seen
 from meshwright.cost.library import Library
 from meshwright.language.goals import Goal
 from meshwright.planning.orders import row_major
@@ -174,7 +175,7 @@ def expected(setup: Setup, workload: Workload) -> float:
             size *= workload.axes[axis]
         assert one.goal.flat is not None
         held = one.bytes / size if one.goal is Goal.ALL_GATHER else one.bytes
-        rule = library.rule(one.goal.flat, held, size)
+        rule = library.rule(one.goal.flat, held, Seen(size))
         found = phases(rule.algorithms[0], one.goal.flat, (size,), library.rotates)
         assert found is not None
         total += one.count * held * sum(phase.levels[0].port for phase in found) / rule.efficiency

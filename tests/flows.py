@@ -85,9 +85,16 @@ class Simulation(Naive):
             for group in device_groups(step.grouping, self.hierarchy.radices):
                 amount = held[group[0]] * self.payload / (self.hierarchy.size * chunks)
                 members = [reduction_group[d] for d in group]
+                if algorithm in ("switch", "switch-tree"):
+                    blocks = 1 if algorithm == "switch" else self.fans(members)[0]
+                    each = len(members) // blocks
+                    collective = step.collective if algorithm == "switch" else Collective.ALL_REDUCE
+                    switched += [
+                        Flow(amount, self.through_switches(collective, members[k * each : (k + 1) * each]))
+                        for k in range(blocks)
+                        if amount
+                    ]
                 if algorithm == "switch":
-                    if amount:
-                        switched.append(Flow(amount, self.through_switches(step.collective, members)))
                     continue
                 for k, (variants, _) in enumerate(self.phases(algorithm, step.collective, members)):
                     if len(phases) == k:
@@ -97,8 +104,12 @@ class Simulation(Naive):
                             phases[k][members[a], members[b]] += share * amount / len(variants)
         if algorithm == "switch":
             return [switched]
+        # In a tree between instances whose switches add up there is one phase.
         return [
-            [Flow(amount, dict.fromkeys(self.route(a, b), 1.0)) for (a, b), amount in phase.items() if amount]
+            [
+                *switched,
+                *(Flow(amount, dict.fromkeys(self.route(a, b), 1.0)) for (a, b), amount in phase.items() if amount),
+            ]
             for phase in phases
         ]
 

@@ -4,6 +4,7 @@ It knows systems, placements and device groups, and shares no code with `meshwri
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
 from math import prod
@@ -52,22 +53,27 @@ class Naive:
         phases: list[dict[tuple[int, int], float]] = []
         latencies: list[float] = []
         switched: list[tuple[list[int], float]] = []
+        latency = 0.0
         for reduction_group in self.reduction_groups:
             for group, held in zip(self.groups(step.grouping), shares, strict=True):
                 members = [reduction_group[d] for d in group]
+                if algorithm in ("switch", "switch-tree"):
+                    blocks = 1 if algorithm == "switch" else self.fans(members)[0]
+                    each = len(members) // blocks
+                    switched += [(members[k * each : (k + 1) * each], held) for k in range(blocks)]
+                    latency = self.in_switch(switched[-1][0])
                 if algorithm == "switch":
-                    switched.append((members, held))
                     continue
                 for k, (edges, messages) in enumerate(self.sent(algorithm, step.collective, tuple(members))):
                     if len(phases) == k:
                         phases.append(defaultdict(float))
                         latencies.append(0.0)
-                    latencies[k] = max(latencies[k], messages * (2 if self.handshake else 1))
+                    latencies[k] = max(latencies[k], (messages + latency) * (2 if self.handshake else 1))
                     for edge, amount in edges.items():
                         phases[k][edge] += amount * held
         if algorithm == "switch":
-            return [self.in_switch(switched)], 0
-        seconds = [self.time(edges) for edges in phases]
+            return [(self.time({}, switched), latency * (2 if self.handshake else 1))], 0
+        seconds = [self.time(edges, switched) for edges in phases]
         return list(zip(seconds, latencies, strict=True)), self.turns(algorithm, step.collective, members)
 
     def _sent(
@@ -175,6 +181,8 @@ class Naive:
             return rounds_list
         if algorithm in ("binomial", "ring-gather"):
             return self.rooted(algorithm, collective, members)
+        if algorithm == "switch-tree":
+            return [self.switch_tree(members)]
         assert algorithm == "tree"
         return [self.tree(members)]
 
@@ -256,42 +264,26 @@ class Naive:
                 for a, b in pairwise(chain):
                     edges += [(a, b, 1.0), (b, a, 1.0)]
             variants.append(edges)
-        depth = 0
-        while 2**depth < blocks:
-            depth += 1
         chain_seconds = sum(self.latency(a, b) for a, b in pairwise(members[:inner]))
-        return variants, 2 * (depth * self.outermost_latency(members) + chain_seconds)
+        return variants, 2 * (depth_of(blocks) * self.outermost_latency(members) + chain_seconds)
 
-    def in_switch(self, groups: list[tuple[list[int], float]]) -> tuple[float, float]:
-        """Every member sends its bytes up to the switch where the group meets, and gets as many back."""
-        up: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
-        alone: dict[tuple[int, int], float] = defaultdict(float)
-        bus: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
-        meet = min(self.meet(groups[0][0][0], other) for other in groups[0][0][1:])
-        for members, held in groups:
-            for level in self.carrying(meet):
-                children: dict[tuple[int, ...], list[int]] = defaultdict(list)
-                for m in members:
-                    children[self.digits[m][: level + 1]].append(m)
-                for child, inside in children.items():
-                    if self.system.levels[level].link.fabric is Fabric.BUS:
-                        bus[level, child[:-1]] += 2 * held
-                    up[level, child] += held
-                    for m in inside:
-                        alone[level, m] += held / len(inside)
-        seconds = 0.0
-        for (level, _), load in up.items():
-            link = self.system.levels[level].link
-            if link.fabric is not Fabric.BUS:
-                seconds = max(seconds, load / (link.bandwidth or 0))
-        for (level, _), load in bus.items():
-            seconds = max(seconds, load / (self.system.levels[level].link.bandwidth or 0))
-        for (level, _), load in alone.items():
-            limit = self.system.levels[level].link.per_device
-            if limit is not None:
-                seconds = max(seconds, load / limit)
-        spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in groups[0][0]}) > 1]
-        return seconds, (4 if self.handshake else 2) * sum(self.system.levels[k].link.latency for k in spanned)
+    def switch_tree(self, members: list[int]) -> tuple[list[list[Edge]], float]:
+        """Two binary trees between members in the same place of the outermost instances, each for its part."""
+        blocks = self.fans(members)[0]
+        inner = len(members) // blocks
+        variants = []
+        for turn in range(blocks):
+            edges: list[Edge] = []
+            for shift, (parent, child), place in product((0, 1), search_tree(blocks), range(inner)):
+                a, b = ((x + shift + turn) % blocks * inner + place for x in (parent, child))
+                edges += [(a, b, 0.5 / inner), (b, a, 0.5 / inner)]
+            variants.append(edges)
+        return variants, 2 * depth_of(blocks) * self.outermost_latency(members)
+
+    def in_switch(self, members: list[int]) -> float:
+        """Latency where every member sends its bytes up to the switch where the group meets, and gets as many back."""
+        spanned = [k for k in range(len(self.counts)) if len({self.digits[m][k] for m in members}) > 1]
+        return 2 * sum(self.system.levels[k].link.latency for k in spanned)
 
     def _carrying(self, meet: int) -> list[int]:
         """The levels whose links carry traffic between devices that part at a level."""
@@ -302,8 +294,8 @@ class Naive:
 
     # -- routing --
 
-    def time(self, edges: dict[tuple[int, int], float]) -> float:
-        """The most loaded link of a phase."""
+    def time(self, edges: dict[tuple[int, int], float], switched: Sequence[tuple[list[int], float]] = ()) -> float:
+        """The most loaded link of a phase; `switched` are groups whose switches add up, and the bytes of a member."""
         out: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         into: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         bus: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
@@ -332,6 +324,20 @@ class Naive:
                         # The devices in the same place below each child have a ring of their own.
                         single[level, self.digits[a][:level], at, self.digits[a][level + 1 :], way] += amount
                         at = (at + way) % count
+        for members, held in switched:
+            for level in self.carrying(min(self.meet(members[0], other) for other in members[1:])):
+                children: dict[tuple[int, ...], list[int]] = defaultdict(list)
+                for m in members:
+                    children[self.digits[m][: level + 1]].append(m)
+                for child, inside in children.items():
+                    if self.system.levels[level].link.fabric is Fabric.BUS:
+                        bus[level, child[:-1]] += 2 * held
+                    else:
+                        out[level, child] += held
+                        into[level, child] += held
+                    for m in inside:
+                        single[level, "sends", m] += held / len(inside)
+                        single[level, "receives", m] += held / len(inside)
         seconds = 0.0
         for loads in (out, into, bus, wires):
             for key, load in loads.items():
@@ -355,18 +361,27 @@ def search_tree(size: int) -> list[tuple[int, int]]:
     return [(v - 1, child - 1) for v in numbers for child in children[v].values()]
 
 
+def depth_of(size: int) -> int:
+    """How many edges there are between the root of a binary tree and its farthest node."""
+    depth = 0
+    while 2**depth < size:
+        depth += 1
+    return depth
+
+
 def done_as(algorithm: str, collective: Collective, rotates: bool) -> Collective:
     """Without a root, a reduction and a broadcast are an all-reduce."""
     rooted = collective in (Collective.REDUCE, Collective.BROADCAST)
-    rootless = algorithm in ("direct", "recursive", "doubling", "tree") or (algorithm, rotates) == (
+    rootless = algorithm in ("direct", "recursive", "doubling", "tree", "switch-tree") or (algorithm, rotates) == (
         "two-way-ring",
         False,
     )
     return Collective.ALL_REDUCE if rooted and rootless else collective
 
 
-def applicable(algorithm: str, collective: Collective, fans: list[int], reduces: bool) -> bool:
-    """Whether an algorithm can do a collective in groups with these fans."""
+def applicable(algorithm: str, collective: Collective, fans: list[int], reduces: bool, reduces_inside: bool) -> bool:
+    """Whether an algorithm can do a collective in groups with these fans, whose switches may add up what all members
+    have, or what those of each outermost instance have."""
     rooted = collective in (Collective.REDUCE, Collective.BROADCAST)
     whole = rooted or collective is Collective.ALL_REDUCE
     powers = all(fan & (fan - 1) == 0 for fan in fans)
@@ -380,6 +395,7 @@ def applicable(algorithm: str, collective: Collective, fans: list[int], reduces:
         "doubling": whole and powers,
         "tree": whole,
         "switch": whole and reduces,
+        "switch-tree": whole and reduces_inside,
         "binomial": rooted,
         "ring-gather": collective is Collective.REDUCE,
     }[algorithm] and prod(fans) > 1

@@ -131,8 +131,11 @@ def usable(layout: Layout, step: Step, wanted: str) -> str:
     span = layout.levels[step.grouping.first : step.grouping.last + 1]
     fans = [layout.radices[level] for level in span]
     links = [layout.system.levels[level].link for level in span]
-    reduces = all(link.reduces for link in links) and not any(link.bypass for link in links[1:])
-    return wanted if applicable(wanted, step.collective, fans, reduces) else "ring"
+    whole, inside = (
+        bool(some) and all(link.reduces for link in some) and not any(link.bypass for link in some[1:])
+        for some in (links, links[1:])
+    )
+    return wanted if applicable(wanted, step.collective, fans, whole, inside) else "ring"
 
 
 def test_an_invalid_program_has_no_time() -> None:

@@ -394,7 +394,7 @@ def test_the_files_shown_can_be_read(tmp_path: Path) -> None:
             (reader,) = (reader for key, reader in kind.items() if key in block.text)
             reader(str(path))
             read += 1
-    assert read == 6
+    assert read == 7
 
 
 def test_constraints_are_written_in_python_as_the_table_says() -> None:

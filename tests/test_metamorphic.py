@@ -104,8 +104,11 @@ def test_payloads_and_bandwidths_that_grow_together_take_as_long(
 @given(problems())
 @FEW
 def test_more_steps_are_never_slower(problem: Problem) -> None:
-    for fewer, more in pairwise([times(problem, max_steps=steps)[0] for steps in (1, 2, 3, 5)]):
-        assert more <= fewer * NOT_SLOWER
+    """But for the margins: chunks have to gain something over the best program without."""
+    for chunks, margin in ((1, 1.0), (CHUNKS[-1], MARGIN)):
+        found = [times(problem, max_steps=steps, max_chunks=chunks)[0] for steps in (1, 2, 3, 5)]
+        for fewer, more in pairwise(found):
+            assert more <= fewer * margin * NOT_SLOWER
 
 
 @given(problems())

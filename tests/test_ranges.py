@@ -129,9 +129,10 @@ def test_where_there_is_nothing_to_reduce_there_are_no_ranges() -> None:
 
 
 def test_ends_of_rules_are_looked_at() -> None:
-    ends = rule_ends(load_library("gloo"), (4, 8))
-    assert ends == [16 * 1024, 8 * 16 * 1024, 32 * 16 * 1024]
-    assert rule_ends(load_library("ring"), (4, 8)) == []
+    (placement,) = placements(parse_system("node=4@1GB/s,gpu=8@10GB/s"), {"data": 32})
+    gloo, ring = (CostModel(layout_of(placement, ["data"]), load_library(name), 1) for name in ("gloo", "ring"))
+    assert rule_ends(gloo) == [16 * 1024, 8 * 16 * 1024, 32 * 16 * 1024]
+    assert rule_ends(ring) == []
 
 
 def test_bad_ranges_are_refused() -> None:

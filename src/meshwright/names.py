@@ -1,5 +1,6 @@
 """The names that `import meshwright` offers, each from its room."""
 
+from meshwright.cost.forecasts import Forecast, Seen
 from meshwright.cost.library import Library, LibraryRule, load_library
 from meshwright.errors import (
     EngineError,
@@ -40,6 +41,7 @@ __all__ = [
     "ConstraintRule",
     "EngineError",
     "Fabric",
+    "Forecast",
     "Goal",
     "Grouping",
     "Hierarchy",
@@ -64,6 +66,7 @@ __all__ = [
     "Ranking",
     "Recompute",
     "Reduction",
+    "Seen",
     "SpecError",
     "Step",
     "System",

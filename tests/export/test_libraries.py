@@ -105,8 +105,8 @@ def test_sizes_with_different_algorithms_meet_in_the_middle() -> None:
     sizes = [parse_reduction(f"data={size}") for size in ("1MiB", "4MiB", "64MiB")]
     found = plan(system, {"data": 64}, sizes, library="nccl", max_steps=1).candidates[0]
     assert [(row[1], row[2], row[3]) for row in rows(export("nccl-tuner", Request(found)))] == [
-        (str(2**19), str(34 * 2**20), "tree"),
-        (str(34 * 2**20 + 1), str(128 * 2**20), "ring"),
+        (str(2**19), str(5 * 2**19), "tree"),
+        (str(5 * 2**19 + 1), str(128 * 2**20), "ring"),
     ]
 
 

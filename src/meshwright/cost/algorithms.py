@@ -9,7 +9,7 @@ from functools import cache
 from meshwright.cost.exchanges import direct, doubling, halving, recursive
 from meshwright.cost.rings import ring, ring_gather, two_way_ring
 from meshwright.cost.traffic import Algorithm, Phase, Phases, Shape, inside
-from meshwright.cost.trees import binomial, reduce_and_scatter, switch, tree
+from meshwright.cost.trees import binomial, reduce_and_scatter, switch, switch_tree, tree
 from meshwright.language.goals import Goal
 from meshwright.language.program import ROOTED, Collective
 
@@ -23,6 +23,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "doubling": doubling,
     "direct": direct,
     "switch": switch,
+    "switch-tree": switch_tree,
     "binomial": binomial,
     "ring-gather": ring_gather,
 }

@@ -14,7 +14,8 @@
 For each collective the first rule applies whose `up_to` is at least the bytes that a device holds; with
 `per_rank: true`, `up_to` counts for each rank of the group. Of the rule's `algorithms` that can be used in the group,
 the library takes the fastest; if none can, the fastest of `otherwise`. With `piece: 512KiB`, what goes down a line of
-members is handed on in pieces of that size.
+members is handed on in pieces of that size. Where the rules of a collective have `forecasts`, the one applies
+that has the least of them (see `meshwright.cost.forecasts`).
 """
 
 from collections.abc import Sequence
@@ -27,10 +28,11 @@ from typing import Any
 import yaml
 
 from meshwright.cost.algorithms import ALGORITHMS
+from meshwright.cost.forecasts import FORESEEN, Forecast, Seen, choices, forecast_document, forecasts_of
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
 from meshwright.text.builtin import builtin_names, load_text
-from meshwright.text.spec import as_tuple, check_title, check_type, is_number, shown, unknown
+from meshwright.text.spec import as_tuple, check_title, check_type, is_number, one_of, shown, unknown
 from meshwright.text.units import parse_bytes, parse_seconds
 from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, word
 
@@ -47,6 +49,7 @@ class LibraryRule:
     per_rank: up_to is meant for each rank of the group: twice the ranks, twice the bytes.
     piece: in a Reduce or Broadcast along a ring, a member hands on pieces of at most this many bytes, and at least two,
     each when it has all of it; None: bytes are handed on as they come.
+    forecasts: what the library expects of the algorithm, with each of its protocols, where it chooses by that.
     """
 
     algorithms: tuple[str, ...]
@@ -55,6 +58,7 @@ class LibraryRule:
     efficiency: float = 1.0
     per_rank: bool = False
     piece: int | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no library can do."""
@@ -73,6 +77,10 @@ class LibraryRule:
             raise SpecError(f"a piece has at least one byte, not {shown(self.piece)}")
         if self.per_rank and self.up_to is None:
             raise SpecError("a rule per rank needs 'up_to': the bytes of each rank up to which it holds")
+        if as_tuple(self.forecasts, Forecast, "forecasts"):
+            if len(self.algorithms) != 1 or self.otherwise or self.up_to is not None:
+                raise SpecError("a rule with forecasts has one algorithm, and neither 'otherwise' nor 'up_to'")
+            one_of(FORESEEN, "algorithm with forecasts", self.algorithms[0])
 
     def limit(self, ranks: int) -> int | None:
         """The most bytes that a device holds under this rule, in groups of some ranks; None: any number."""
@@ -131,15 +139,22 @@ class Library:
             ):
                 if len(entry) != 2 or not isinstance(entry[0], Collective):
                     raise SpecError(f"expected a collective and its rules, not {shown(entry)}")
-                _check_rules(as_tuple(entry[1], LibraryRule, f"the rules of {entry[0]}"))
+                _check_rules(as_tuple(entry[1], LibraryRule, f"the rules of {entry[0]}"), entry[0])
         missing = [str(collective) for collective in Collective if collective not in dict(self.rules)]
         if missing:
             raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
 
-    def rule(self, collective: Collective, held: float, ranks: int) -> LibraryRule:
-        """The rule for a collective in groups of some ranks, when a device holds `held` bytes."""
-        limits = ((rule, rule.limit(ranks)) for rule in dict(self.rules)[collective])
-        return next(rule for rule, limit in limits if limit is None or held <= limit)
+    def choices(self, collective: Collective, seen: Seen) -> list[tuple[int | None, LibraryRule]]:
+        """The rules for a collective in a group, each with the most bytes that are held under it; the last has None."""
+        rules = dict(self.rules)[collective]
+        if rules[0].forecasts:
+            every = [(k, rule.algorithms[0], one) for k, rule in enumerate(rules) for one in rule.forecasts]
+            return [(limit, rules[number]) for limit, number in choices(tuple(every), collective, seen)]
+        return [(rule.limit(seen.ranks), rule) for rule in rules]
+
+    def rule(self, collective: Collective, held: float, seen: Seen) -> LibraryRule:
+        """The rule for a collective in a group, when a device holds `held` bytes."""
+        return chosen(self.choices(collective, seen), held)
 
     @property
     def trips(self) -> int:
@@ -149,6 +164,8 @@ class Library:
     @property
     def chunked(self) -> "Library":
         """The library with the rules that hold where chunks flow through the steps of a program."""
+        if not self.in_chunks:
+            return self
         return replace(self, rules=tuple((dict(self.rules) | dict(self.in_chunks)).items()), in_chunks=())
 
     @property
@@ -157,6 +174,11 @@ class Library:
         if not self.own:
             return self
         return replace(self, rules=tuple((dict(self.rules) | dict(self.own)).items()), own=())
+
+
+def chosen(every: Sequence[tuple[int | None, LibraryRule]], held: float) -> LibraryRule:
+    """Which of the choices of a library applies when a device holds `held` bytes."""
+    return next(rule for limit, rule in every if limit is None or held <= limit)
 
 
 def library_names() -> tuple[str, ...]:
@@ -172,7 +194,7 @@ def as_library(library: "Library | str | PathLike[str]") -> Library:
 def load_library(spec: str | PathLike[str]) -> Library:
     """A built-in library by its name, or one from the path of a YAML file.
 
-    >>> load_library("gloo").rule(Collective.BROADCAST, 2**20, 8).algorithms
+    >>> load_library("gloo").rule(Collective.BROADCAST, 2**20, Seen(ranks=8)).algorithms
     ('binomial',)
     """
     expected = "a Library, the name of one, or the path of a .yaml file"
@@ -229,6 +251,7 @@ def _documents(rules: Rules) -> dict[str, Any]:
             | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
             | ({"per_rank": True} if rule.per_rank else {})
             | ({"piece": f"{rule.piece}B"} if rule.piece is not None else {})
+            | ({"forecasts": [forecast_document(one) for one in rule.forecasts]} if rule.forecasts else {})
             for rule in each
         ]
         for collective, each in rules
@@ -257,7 +280,14 @@ def _rules(node: yaml.Node, source: str) -> tuple[LibraryRule, ...]:
     return rules
 
 
-def _check_rules(rules: Sequence[LibraryRule]) -> None:
+def _check_rules(rules: Sequence[LibraryRule], collective: Collective | None = None) -> None:
+    foreseen = [rule.algorithms[0] for rule in rules if rule.forecasts]
+    if foreseen:
+        if len(foreseen) < len(rules) or "ring" not in foreseen:
+            raise SpecError("either all rules of a collective have forecasts, one of them for ring, or none has")
+        if collective not in (None, Collective.ALL_REDUCE) and {*foreseen} != {"ring"}:
+            raise SpecError(f"of the algorithms with forecasts, only ring can do {collective}")
+        return
     limits = [rule.up_to for rule in rules]
     some = [limit for limit in limits[:-1] if limit is not None]
     if not limits or limits[-1] is not None or len(some) < len(limits) - 1 or some != sorted(set(some)):
@@ -295,4 +325,5 @@ _RULE: dict[str, Reader] = {
     "efficiency": parsed(_parse_efficiency),
     "per_rank": boolean,
     "piece": parsed(parse_bytes),
+    "forecasts": forecasts_of,
 }

@@ -7,7 +7,7 @@ follow each other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +25,11 @@ from meshwright.cost.contention import (
     spread,
     step_kind,
 )
-from meshwright.cost.library import Library, LibraryRule
+from meshwright.cost.forecasts import Seen
+from meshwright.cost.library import Library, LibraryRule, chosen
 from meshwright.cost.loads import Entry, Values, filling, loads, together
 from meshwright.cost.prices import Priced, Prices, priced
-from meshwright.cost.traffic import Phases
+from meshwright.cost.traffic import Phases, Shape
 from meshwright.errors import SpecError
 from meshwright.language.goals import Goal
 from meshwright.language.program import Collective, Grouping, Program, Step
@@ -119,12 +120,14 @@ class CostModel:
         # With the rules, so that these are kept as long as their ids are known.
         self._prices: dict[tuple[Families, tuple[int, ...], tuple[Column, ...]], tuple[Prices, object]] = {}
         self._spreads: dict[Grouping, Spread] = {}
+        self._choices: dict[tuple[Collective, Grouping], list[tuple[int | None, LibraryRule]]] = {}
         self._rules = dict(library.rules)
 
     def at(self, layout: Layout, payload: int) -> "CostModel":
         """The model of another payload, and of a layout with the same radices. What either computes serves both."""
         other = CostModel(layout, self.library, payload)
         other._priced, other._prices, other._spreads = self._priced, self._prices, self._spreads
+        other._choices = self._choices
         return other
 
     def __call__(self, state: State, step: Step) -> float:
@@ -160,8 +163,9 @@ class CostModel:
         for collective, numbers in kinds.of.items():
             if len(self._rules[collective]) > 1:
                 for number in numbers:
-                    ranks = self._ranks(kinds[number].kind.step.grouping)
-                    found[number] = self.library.rule(collective, float(held[number]), ranks)
+                    found[number] = chosen(
+                        self.choices(collective, kinds[number].kind.step.grouping), float(held[number])
+                    )
         return found
 
     def prices(self, kinds: Families, rules: Sequence[LibraryRule]) -> Prices:
@@ -215,7 +219,14 @@ class CostModel:
     def rule(self, kind: StepKind) -> LibraryRule:
         """The library's rule for a step of this kind."""
         held = float(self.all_held(Families([family_of(kind)]))[0])
-        return self.library.rule(kind.step.collective, held, self._ranks(kind.step.grouping))
+        return chosen(self.choices(kind.step.collective, kind.step.grouping), held)
+
+    def choices(self, collective: Collective, grouping: Grouping) -> list[tuple[int | None, LibraryRule]]:
+        """The library's rules for a collective in the groups of a grouping, with the most bytes held under each."""
+        key = collective, grouping
+        if key not in self._choices:
+            self._choices[key] = self.library.choices(collective, self._seen(grouping))
+        return self._choices[key]
 
     def _step(self, kind: StepKind) -> StepCost:
         """With the fastest of the algorithms that the library's rule allows."""
@@ -251,9 +262,19 @@ class CostModel:
             self._spreads[grouping] = spread(self.layout, grouping)
         return self._spreads[grouping]
 
-    def _ranks(self, grouping: Grouping) -> int:
-        """How many ranks a group has."""
-        return prod(self._spread(grouping).shape)
+    def _seen(self, grouping: Grouping) -> Seen:
+        """What the library knows of a group: not that others share its links, nor what is beyond the nodes' ports."""
+        outermost, shape, *_ = self._spread(grouping)
+        fans = [1] * outermost + list(shape)
+        several = [(level.link, fan) for level, fan in zip(self._levels, fans, strict=True) if level.count > 1]
+        *network, (own, members) = several
+        nodes = prod(fan for _, fan in network)
+        inside, between = own.bandwidth if members > 1 else None, inf
+        for card, _ in network[-1:]:
+            between = min(card.bandwidth or inf, members * (card.per_device or inf))
+        some = SWITCHED if nodes > 1 else SWITCHED[:1]
+        switches = frozenset(name for name in some if self._switches_reduce(outermost, shape, name == "switch"))
+        return Seen(nodes * members, nodes, inside or inf, between, switches)
 
     def _columns(self, grouping: Grouping) -> tuple[Column, ...]:
         """The columns of the levels that a step's groups span: on others it sends nothing between neighbours."""
@@ -263,15 +284,16 @@ class CostModel:
         return self.layout.columns[levels[grouping.first] : levels[grouping.last] + 1]
 
     def _phases(self, name: str, collective: Collective, sharing: Contention) -> Phases | None:
-        if name == "switch" and not self._switches_reduce(sharing):
+        if name in SWITCHED and not self._switches_reduce(sharing.outermost, sharing.shape, name == "switch"):
             return None
         return phases(name, collective, sharing.shape, self.library.rotates)
 
-    def _switches_reduce(self, sharing: Contention) -> bool:
-        """Whether the sum can be made in the switches alone, each passing on what it has added up to the next."""
-        levels = self._levels[sharing.outermost :]
-        spanned = [level.link for level, fan in zip(levels, sharing.shape, strict=True) if fan > 1]
-        return all(link.reduces for link in spanned) and not any(link.bypass for link in spanned[1:])
+    def _switches_reduce(self, outermost: int, shape: Shape, whole: bool) -> bool:
+        """Whether sums can be made in the switches, each passing on what it has added up to the next: that of the whole
+        group, or those of the members in each of the outermost instances that it spans."""
+        levels = zip(self._levels[outermost:], shape, strict=True)
+        spanned = [level.link for level, fan in levels if fan > 1][0 if whole else 1 :]
+        return bool(spanned) and all(link.reduces for link in spanned) and not any(link.bypass for link in spanned[1:])
 
     def _costs(self, options: Options) -> list[StepCost]:
         """The times of steps, and where they go."""
@@ -299,6 +321,9 @@ class CostModel:
             number += len(entry.phases)
         return costs
 
+
+SWITCHED = ("switch", "switch-tree")
+"""The algorithms for which switches have to add up."""
 
 _LIMITS = {Fabric.RING: "links", Fabric.BUS: "bus", Fabric.SWITCH: "port"}
 """What sets the time on the links of each fabric, unless a single device does."""

@@ -79,13 +79,17 @@ class Pipeline:
         """`most` is the largest number of chunks that a search tries."""
         self.model, self.goal = model, goal
         self.counts = tuple([chunks for chunks in CHUNKS if chunks <= most])
-        self._models, self._chunked = {1: model}, model.library.chunked
+        chunked = model.library.chunked
+        self._models = {1: model}
+        self._cut = model if chunked is model.library else CostModel(model.layout, chunked, model.payload)
         self._options: dict[tuple[int, ...], dict[StepKind, Options]] = {}
         self._chosen: dict[tuple[Program, tuple[int, ...]], Chosen] = {}
 
     def at(self, payload: int) -> "Pipeline":
         """The times for another payload. What either computes of the algorithms serves both."""
-        return Pipeline(self.model.at(self.model.layout, payload), self.goal, self.counts[-1])
+        found = Pipeline(self.model.at(self.model.layout, payload), self.goal, self.counts[-1])
+        found._cut = self._cut
+        return found
 
     def seconds(self, pipelined: Pipelined) -> float:
         """The time of all chunks: that of the first chunk, then a period for each of the others."""
@@ -162,7 +166,7 @@ class Pipeline:
         """The model of one of `chunks` chunks."""
         if chunks not in self._models:
             payload = -(-self.model.payload // chunks)
-            self._models[chunks] = CostModel(self.model.layout, self._chunked, payload)
+            self._models[chunks] = self._cut.at(self.model.layout, payload)
         return self._models[chunks]
 
     def _kinds(self, program: Program) -> list[Family]:

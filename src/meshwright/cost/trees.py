@@ -1,4 +1,4 @@
-"""Tree algorithms: NCCL's double binary tree, binomial trees, a star, and the tree of reducing switches."""
+"""Tree algorithms: NCCL's double binary tree, binomial trees, a star, and trees with reducing switches."""
 
 from functools import cache
 from math import prod
@@ -38,11 +38,7 @@ def tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
     def pairs(level: int) -> Pairs:
         fan = shape[level]
         if level == 0:
-            for parent, child in double_tree(outermost):
-                for turn in range(outermost):
-                    a, b = (parent + turn) % outermost, (child + turn) % outermost
-                    yield Sent(a, b, 0.5 / outermost)
-                    yield Sent(b, a, 0.5 / outermost)
+            yield from _between_outermost(outermost)
         else:
             last = inside(shape)[level] - 1
             for child in range(fan if level == chain_level and fan > 1 else fan - 1):
@@ -51,6 +47,15 @@ def tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
                 yield Sent(following, child, link, 0, last)
 
     return (Phase(tuple(levels), pairs, 4.0 * (prod(shape) - 1)),)
+
+
+def _between_outermost(outermost: int) -> Pairs:
+    """Who sends how much to whom between the outermost instances, as the average over all rotations of both trees."""
+    for parent, child in double_tree(outermost):
+        for turn in range(outermost):
+            a, b = (parent + turn) % outermost, (child + turn) % outermost
+            yield Sent(a, b, 0.5 / outermost)
+            yield Sent(b, a, 0.5 / outermost)
 
 
 def _chained(shape: Shape, level: int, around: bool, link: float, between: float, messages: float) -> Traffic:
@@ -116,6 +121,41 @@ def switch(collective: Collective, shape: Shape, _rotates: bool) -> Phases | Non
             )
         )
     return (Phase(tuple(levels), lambda _level: iter(()), 2.0 * prod(shape)),)
+
+
+def switch_tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
+    """Inside the outermost instances the switches add up, and between these each member has a double binary tree for
+    its part of the sum, pipelined: NCCL's NVLS tree.
+
+    For example, four nodes with two GPUs each: the shape (4, 2). Every GPU sends its payload up to its node's switch,
+    and gets the total back. It sends one half of the node's sum to other nodes: 1.5 / 2 payloads leave by it.
+    """
+    first = next((k for k in range(1, len(shape)) if shape[k] > 1), None)
+    if collective is not Collective.ALL_REDUCE or first is None:
+        return None
+    outermost, members = shape[0], prod(shape[1:])
+    between, depth = 2 * (outermost - 1) / outermost, float((outermost - 1).bit_length())
+    leaving = between / members
+    levels = [Traffic(between, between, between * outermost, 0.0, leaving, leaving, 2 * depth)]
+    for level in range(1, len(shape)):
+        fan, below = shape[level], inside(shape)[level]
+        spans, up = float(fan > 1), float(level >= first)  # outside of the first there is nothing to add up
+        levels.append(
+            Traffic(
+                port=up + below * leaving,
+                inner=spans,
+                shared=2 * fan * spans,
+                outer=2 * (up - spans) + 2 * fan * below * leaving,
+                device=up / below + leaving,
+                device_inner=spans / below,
+                messages=2 * spans,
+            )
+        )
+
+    def pairs(level: int) -> Pairs:
+        return _between_outermost(outermost) if level == 0 else iter(())
+
+    return (Phase(tuple(levels), pairs, 2.0 * prod(shape) + 4.0 * members * (outermost - 1)),)
 
 
 @cache

@@ -39,7 +39,8 @@ def _kind(call: Call) -> tuple[str, int, int]:
 
 def _algorithm(name: str, hosts: int) -> str:
     """The name that NCCL has for an algorithm."""
-    known = {"ring": "ring", "tree": "tree", "switch": "nvls_tree" if hosts > 1 else "nvls"}
+    switch = "nvls_tree" if hosts > 1 else "nvls"
+    known = {"ring": "ring", "tree": "tree", "switch": switch, "switch-tree": "nvls_tree"}
     if name not in known:
         raise SpecError(
             f"the plan counts on the algorithm {name!r}, and NCCL has only {', '.join(known)}: plan with --library "

@@ -25,11 +25,13 @@ from math import exp, log, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.library import Library
+from meshwright.cost.contention import step_kind
+from meshwright.cost.library import LEAST_EFFICIENCY, Library, LibraryRule
 from meshwright.cost.model import CostModel
 from meshwright.errors import SpecError
 from meshwright.language.goals import PROGRAM_GOALS, Goal, flat_program
 from meshwright.language.program import Collective
+from meshwright.language.symbolic import run_symbolically
 from meshwright.measure.observations import Observation, by_level
 from meshwright.placement.layout import layout_of
 from meshwright.system.model import LEAST, MOST, Level, System
@@ -88,7 +90,7 @@ def fit(system: System, library: Library, seen: Sequence[Observation]) -> Fit:
         library,
         call=0.0,
         message=0.0,
-        rules=tuple((c, tuple(replace(r, efficiency=1.0) for r in rs)) for c, rs in library.rules),
+        rules=tuple((kind, _at(rules, 1.0)) for kind, rules in library.rules),
     )
     levels = {
         level.name: _fit_level(system, plain, number, [one for one in seen if one.level == level.name])
@@ -186,8 +188,7 @@ def _fitted_library(library: Library, efficiencies: dict[Collective, float]) -> 
     changed = []
     for rules in (dict(library.rules), dict(library.in_chunks)):
         for kind in rules.keys() & efficiencies.keys():
-            value = max(0.001, min(1.0, efficiencies[kind]))
-            rules[kind] = tuple(replace(rule, efficiency=value) for rule in rules[kind])
+            rules[kind] = _at(rules[kind], efficiencies[kind])
         changed.append(tuple(rules.items()))
     own = []  # slower than the rest by as much as before
     for kind, slower in library.own:
@@ -195,6 +196,27 @@ def _fitted_library(library: Library, efficiencies: dict[Collective, float]) -> 
         own.append((kind, tuple(replace(rule, efficiency=max(0.001, rule.efficiency * value)) for rule in slower)))
     fitted = replace(library, rules=changed[0], in_chunks=changed[1], own=tuple(own), call=0.0, message=0.0)
     return replace(fitted, name=f"{library.name}-calibrated")
+
+
+def _at(rules: Sequence[LibraryRule], efficiency: float) -> tuple[LibraryRule, ...]:
+    """The rules of a collective with another efficiency; those with less than others keep their distance."""
+    most = max(rule.efficiency for rule in rules)
+    return tuple(
+        replace(rule, efficiency=max(LEAST_EFFICIENCY, min(1.0, efficiency * rule.efficiency / most))) for rule in rules
+    )
+
+
+def _settled(system: System, library: Library, one: Observation) -> Library:
+    """The library with the algorithm that it chooses for an observation, whatever the links are taken to be."""
+    goal = _goal(one.collective)
+    model = CostModel(layout_of(by_level(system), [one.level]), library, one.bytes)
+    program = flat_program(goal, 1)
+    state, *_ = run_symbolically(program, 1, goal)
+    rule = model.rule(step_kind(1, state, program.steps[0]))
+    if not rule.forecasts:
+        return library
+    rules = [(kind, (replace(rule, forecasts=()),) if kind is goal.flat else each) for kind, each in library.rules]
+    return replace(library, rules=tuple(rules))
 
 
 def _goal(collective: Collective | None) -> Goal:
@@ -224,7 +246,7 @@ def message_rate(system: System, library: Library, seen: Sequence[Observation]) 
     for one in together:
         if one.bytes == tiny:
             goal = _goal(one.collective)
-            model = CostModel(layout_of(placement, [one.level]), library, one.bytes)
+            model = CostModel(layout_of(placement, [one.level]), _settled(system, library, one), one.bytes)
             rates.append(model.seconds(flat_program(goal, 1), goal) / one.seconds)
     return float(np.percentile(rates, 75))
 
@@ -245,7 +267,7 @@ def _terms(system: System, library: Library, one: Observation, near: tuple[float
     Without handshakes they are the same everywhere. With them, each turn waits for what takes longer, so they depend
     on slowness and latency themselves: the model's time is taken as linear near the solution so far.
     """
-    goal = _goal(one.collective)
+    goal, settled = _goal(one.collective), _settled(system, library, one)
 
     def seconds(latency: float, slowness: float) -> float:
         widths = [max(LEAST, min((each.link.bandwidth or MOST) / slowness, MOST)) for each in system.levels]
@@ -254,7 +276,7 @@ def _terms(system: System, library: Library, one: Observation, near: tuple[float
             for each, width in zip(system.levels, widths, strict=True)
         )
         placement = by_level(replace(system, levels=levels))
-        model = CostModel(layout_of(placement, [one.level]), library, one.bytes)
+        model = CostModel(layout_of(placement, [one.level]), settled, one.bytes)
         return model.seconds(flat_program(goal, 1), goal)
 
     if near is None:  # no latency at full bandwidth, then a latency of 1 s with links that take no time

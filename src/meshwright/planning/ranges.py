@@ -12,14 +12,14 @@ GiB. They cross at 244 MiB, where both take 3.5 ms; the chord is at 2.3 ms there
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, combinations_with_replacement, pairwise
 from operator import mul
 
 from meshwright.cost.chunking import GAINED, WORTH, search
-from meshwright.cost.library import Library
+from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
-from meshwright.language.program import Pipelined
+from meshwright.language.program import Collective, Grouping, Pipelined
 from meshwright.language.synthesis import ProgramGraph
 from meshwright.planning.plan import Timed
 
@@ -64,7 +64,7 @@ class Envelope:
         for payload in (*_between(least, most, SEARCHED), most):
             if payload not in self.best:
                 self.best[payload] = self._searched(payload)
-        ends = rule_ends(pipeline.model.library, pipeline.model.layout.hierarchy.radices)
+        ends = rule_ends(pipeline.model)
         sides = [side for end in ends for side in (end, end + 1) if least < side < most]
         self._price({*sides, *_between(least, most, PRICED), *self.best})
         for _ in range(MOST):
@@ -208,15 +208,14 @@ class Envelope:
         return tuple(sorted(kept, key=lambda each: each.seconds))
 
 
-def rule_ends(library: Library, radices: Iterable[int]) -> list[int]:
+def rule_ends(model: CostModel) -> list[int]:
     """The payloads up to which rules of a library hold, or its pieces grow, where nothing or some of the innermost
     levels are scattered, in groups that span some levels."""
-    inward = tuple(reversed(tuple(radices)))
-    divisors = {1, *accumulate(inward, mul)}
-    spans = {ranks for first in range(len(inward)) for ranks in accumulate(inward[first:], mul)}
-    rules = [rule for _, each in library.rules for rule in each]
-    ends = {end for rule in rules for ranks in spans if (end := rule.limit(ranks))}
-    ends |= {2 * rule.piece for rule in rules if rule.piece is not None}
+    radices = model.layout.hierarchy.radices
+    divisors = {1, *accumulate(reversed(radices), mul)}
+    groupings = [Grouping(*span) for span in combinations_with_replacement(range(len(radices)), 2)]
+    met = [each for collective in Collective for grouping in groupings for each in model.choices(collective, grouping)]
+    ends = {end for end, _ in met if end} | {2 * rule.piece for _, rule in met if rule.piece is not None}
     return sorted({end * divisor for end in ends for divisor in divisors})
 
 
