@@ -23,7 +23,9 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy tests benchmarks examples/*.py examples/gpt/*.py
 
 # One worker more than there are cores: tests that wait for emulated networks leave a core idle.
+# Tests start hundreds of interpreters: all of them load Meshwright compiled, also where Python is told to write no bytecode.
 unit: $(READY)
+	$(BIN)/python -m compileall -q -j 0 src tests benchmarks
 	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 
 # A part of `unit` too: Slurm on an emulated cluster, with daemons that the tests start and end.
@@ -99,7 +101,8 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev,torch,jax,mpi,report,explore]"
 	touch $@ $(VENV)/.installed
 
-# pip would compile on one core. Packages have templates that are no Python, which it leaves out in silence too.
+# pip would compile on one core, and what nothing here loads too. Packages have templates that are no Python, which it
+# leaves out in silence as well.
 $(VENV)/.compiled: $(VENV)/.installed-dev
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+	$(BIN)/python -m compileall -q -j 0 -x '/(tests|site-packages/(pip|mypyc?|fontTools))/' $(VENV)/lib > /dev/null 2>&1 || true
 	touch $@
