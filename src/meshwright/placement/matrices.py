@@ -150,16 +150,19 @@ def _count_tables(rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
 
 
 def _take(total: int, columns: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All column sums that can be left after a row with the sum `total`."""
-    if not columns:
-        if total == 0:
-            yield ()
+    """All column sums that can be left after a row with the sum `total`: those of both halves."""
+    if len(columns) < 2:
+        if (columns and total <= columns[0]) or total == 0:
+            yield tuple(column - total for column in columns)
         return
-    first, *rest = columns
-    for taken in range(min(first, total) + 1):
-        if total - taken <= sum(rest):
-            for left in _take(total - taken, tuple(rest)):
-                yield (first - taken, *left)
+    first, second = columns[: len(columns) // 2], columns[len(columns) // 2 :]
+    for taken in range(max(0, total - sum(second)), min(total, sum(first)) + 1):
+        if len(columns) == 2:
+            yield columns[0] - taken, columns[1] - total + taken
+            continue
+        for left in _take(taken, first):
+            for others in _take(total - taken, second):
+                yield left + others
 
 
 @lru_cache(maxsize=2**14)
