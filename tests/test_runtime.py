@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from meshwright import (
     EngineError,
@@ -28,7 +27,6 @@ from meshwright.runtime.calls import KEPT, Calls, Notices
 from meshwright.runtime.role import role_of
 from meshwright.runtime.waiting import check_timeout
 from meshwright.runtime.walk import take_turns
-from meshwright.torch.executor import ARRAYS
 from tests.engines import hierarchical, pipelined_plan
 
 
@@ -94,6 +92,10 @@ class _Silent:
 
 
 def test_sizes_that_always_change_do_not_fill_the_memory() -> None:
+    import torch  # here, as is all of PyTorch that tests import: only the workers that run them load it
+
+    from meshwright.torch.executor import ARRAYS
+
     plan = hierarchical(Goal.ALL_REDUCE)
     role = role_of(plan, 0, 0)
     calls = Calls(plan, 0, [role], [CallCheck("", role.ranks, "never", _Silent())], ARRAYS)

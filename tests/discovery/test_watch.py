@@ -4,18 +4,23 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-from torch._C._distributed_c10d import HashStore
 
-from meshwright.measure.peers import watch
-from meshwright.measure.peers.watch import Watched, Watcher
+if TYPE_CHECKING:  # else all workers would load PyTorch, not only those that run these tests
+    from meshwright.measure.peers.watch import Watched, Watcher
 
 
 @contextmanager
-def watching(timeout: float, host: str = "127.0.0.1", ranks: int = 4) -> Iterator[tuple[Watcher, list[Watched]]]:
+def watching(timeout: float, host: str = "127.0.0.1", ranks: int = 4) -> "Iterator[tuple[Watcher, list[Watched]]]":
     """Rank 0 and the ranks that it watches, all in this process."""
+    from torch._C._distributed_c10d import HashStore
+
+    from meshwright.measure.peers import watch
+    from meshwright.measure.peers.watch import Watched, Watcher
+
     store = HashStore()
     with pytest.MonkeyPatch.context() as patched, ExitStack() as stack:
         patched.setenv("MASTER_ADDR", host)
@@ -25,7 +30,7 @@ def watching(timeout: float, host: str = "127.0.0.1", ranks: int = 4) -> Iterato
         yield first, [stack.enter_context(closing(Watched(store, rank, 60.0))) for rank in range(1, ranks)]
 
 
-def cut(one: Watched) -> None:
+def cut(one: "Watched") -> None:
     """What the system does with the connections of a process that ends."""
     assert one._line is not None
     one._line.shutdown(socket.SHUT_RDWR)

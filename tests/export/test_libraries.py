@@ -25,7 +25,6 @@ from meshwright import (
 )
 from meshwright.export.formats import export
 from meshwright.export.request import Exported, Request
-from meshwright.jax import Reducer
 from meshwright.runtime.launch import mpirun_command
 from tests.export.plans import SIZE, plan_of
 from tests.jax.test_reducer import hlo_collectives, shards
@@ -69,6 +68,8 @@ def test_groups_of_different_sizes_are_refused() -> None:
 
 def test_xla_compiles_programs_to_these_groups() -> None:
     found = plan_of(Pipelined.of(parse_program(HYBRID, h := parse_hierarchy("node=2,gpu=4"))), h)
+    from meshwright.jax import Reducer
+
     reducer = Reducer(found)
     reduced = shards(found, reducer.axes("data"), reducer.all_reduce)
     text = export("replica-groups", Request(found)).text

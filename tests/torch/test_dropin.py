@@ -8,8 +8,6 @@ import pytest
 import meshwright
 from meshwright import Goal, Pipelined, Reduction, load_workload, parse_system, read_plan, write_plan
 from meshwright.language.goals import flat_program
-from meshwright.torch.backend import EACH
-from meshwright.torch.tally import Tally
 from tests.engines import tunable_plan
 from tests.ranks import free_port, results, run_ranks
 from tests.torch.planned import EVERY, assert_alike, assert_planned, say_what_was_left_out
@@ -72,6 +70,8 @@ def test_what_a_step_sends_is_recorded(
 
 
 def test_what_is_left_to_the_library_is_counted_and_some_of_it_timed(tmp_path: Path) -> None:
+    from meshwright.torch.backend import EACH
+
     path, system = tmp_path / "plan.json", parse_system("gpu=2@1GB/s")
     write_plan(meshwright.plan(system, {"data": 2}, [Reduction(("data",), 8)], max_steps=1).candidates[0], path)
     for counted in results("tests.torch.dropin:natively", 2, str(path)):
@@ -84,6 +84,8 @@ def test_what_is_left_to_the_library_is_counted_and_some_of_it_timed(tmp_path: P
 
 
 def test_times_stand_for_those_that_were_not_taken() -> None:
+    from meshwright.torch.tally import Tally
+
     tally = Tally()
     often, never, once = (tally.sum_of("data", "all-reduce", size, planned=False) for size in (4, 2, 1))
     often.calls, never.calls, once.calls = 100, 10, 1
