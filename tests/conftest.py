@@ -4,6 +4,7 @@ from pathlib import Path
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"  # before anything imports JAX
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before anything imports PyTorch, which else compiles much more
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before anything imports NumPy: its threads cost every interpreter 60 ms
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 from hypothesis import settings

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import tomllib
 from dataclasses import replace
@@ -49,10 +50,22 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the script computes without a plan."""
-    folder = tmp_path_factory.mktemp("plain")
-    results("tests.torch.dropin:run_script", 4, str(folder), None, "", *CASES)
+    """What the script computes without a plan: once for all workers, of which the first to come computes it."""
+    folder = shared(tmp_path_factory, "plain")
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            results("tests.torch.dropin:run_script", 4, str(folder), None, "", *CASES)
+            (folder / "done").touch()
     return folder
+
+
+def shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of that name, which all workers share."""
+    own = tmp_path_factory.getbasetemp()
+    found = (own if "PYTEST_XDIST_WORKER" not in os.environ else own.parent) / name
+    found.mkdir(exist_ok=True)
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +86,4 @@ def installed(tmp_path_factory: pytest.TempPathFactory, inductor: Path) -> dict[
 @pytest.fixture(scope="session")
 def inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where PyTorch keeps what it has compiled, for all tests: compiling takes longer than all the rest."""
-    own = tmp_path_factory.getbasetemp()
-    found = (own if "PYTEST_XDIST_WORKER" not in os.environ else own.parent) / "inductor"
-    found.mkdir(exist_ok=True)
-    return found
+    return shared(tmp_path_factory, "inductor")
