@@ -20,8 +20,8 @@ from tests.cli.test_verbs import run, run_json
 
 def crossed(system: str) -> Plan:
     rows = [fixed_row("data", (1, 4))]
-    found = plan(parse_system(system), {"data": 4, "tensor": 2}, [parse_reduction("data=1KiB")], constraints=rows)
-    return found.candidates[0]
+    what = [parse_reduction("data=1KiB")]
+    return plan(parse_system(system), {"data": 4, "tensor": 2}, what, constraints=rows, ranges=False).candidates[0]
 
 
 PLANNED, ON_CORES = crossed("node=2@1GB/s,gpu=4@8GB/s"), crossed("node=2@1GB/s,core=4@8GB/s")

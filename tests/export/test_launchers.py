@@ -24,7 +24,9 @@ def planned(system: str, rows: dict[str, tuple[int, ...]]) -> Plan:
             sizes[axis] *= factor
     fixed = [fixed_row(axis, row) for axis, row in rows.items()]
     (first, *_) = (axis for axis, size in sizes.items() if size > 1)
-    return plan(parse_system(system), sizes, [parse_reduction(f"{first}=1MiB")], constraints=fixed).candidates[0]
+    return plan(
+        parse_system(system), sizes, [parse_reduction(f"{first}=1MiB")], constraints=fixed, ranges=False
+    ).candidates[0]
 
 
 NODES = "node=2@1GB/s,gpu=4@8GB/s"
