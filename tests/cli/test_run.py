@@ -9,13 +9,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meshwright import MeshwrightWarning, parse_reduction, parse_system, plan, write_plan
+from meshwright import MeshwrightWarning, Plan, parse_reduction, parse_system, plan, write_plan
 from meshwright.measure.trials.numpy import NumpyRunner
 from meshwright.measure.trials.trial import Runner
 from meshwright.runtime.launch import mpirun_command, safe_environment, torchrun_command, wait_for_ranks
@@ -42,10 +43,15 @@ def long_plan(tmp_path: Path) -> Path:
 def made(
     folder: Path, reductions: list[str], spec: str = "node=2@1GB/s,gpu=2@8GB/s", axes: dict[str, int] | None = None
 ) -> Path:
-    given = [parse_reduction(text) for text in reductions]
-    best = plan(parse_system(spec), axes or {"data": 2, "shard": 2}, given).candidates[0]
+    best = planned(tuple(reductions), spec, tuple((axes or {"data": 2, "shard": 2}).items()))
     write_plan(best, folder / "plan.json")
     return folder / "plan.json"
+
+
+@cache
+def planned(reductions: tuple[str, ...], spec: str, axes: tuple[tuple[str, int], ...]) -> Plan:
+    """Planned once, for all tests that run the same."""
+    return plan(parse_system(spec), dict(axes), [parse_reduction(text) for text in reductions]).candidates[0]
 
 
 def launched(
