@@ -59,9 +59,10 @@ class ProgramGraph:
         """For each state the possible numbers of steps to the end, as bits: 0b1010 is one step or three."""
         lengths = dict.fromkeys(self.ends, 1)
         before: dict[State, int] = {}
+        backwards = list(self.edges.items())[::-1]  # most steps lead to states that were found later
         while lengths != before:  # at most one turn for each step
             before = dict(lengths)
-            for state, edges in self.edges.items():
+            for state, edges in backwards:
                 bits = 0
                 for _, after in edges:
                     bits |= lengths.get(after, 0) << 1
