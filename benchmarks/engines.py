@@ -35,8 +35,10 @@ from meshwright import (
 from meshwright.runtime.launch import mpirun_command, torchrun_command
 
 RANKS = 4
+APART = max(2, min(RANKS, os.cpu_count() or 1))
+"""Ranks with a core each: where they share cores, what one computes makes others wait, and these again others."""
 BYTES = 4 * 2**20
-ROUNDS = 300
+ROUNDS, MORE_ROUNDS = 300, 2500  # the second where calls take a millisecond or less, and vary most
 LAUNCHES = 5
 TEXT = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
 RESULTS = Path(__file__).parent / "results" / "engines.json"
@@ -50,13 +52,13 @@ def the_plan() -> Plan:
 
 
 def compare(
-    bare: Callable[[], Any], ours: Callable[[], Any], barrier: Callable[[], Any], slowest: Any
+    bare: Callable[[], Any], ours: Callable[[], Any], barrier: Callable[[], Any], slowest: Any, rounds: int = ROUNDS
 ) -> dict[str, float]:
     """Medians of the slowest rank's times, in turn; the ratio is that of the medians."""
     times: dict[str, list[float]] = {"bare": [], "meshwright": []}
     order = [("bare", bare), ("meshwright", ours)]
     shuffle = random.Random(0).shuffle  # the same on every rank; what comes first in a round is often slower
-    for k in range(ROUNDS + 5):
+    for k in range(rounds + 5):
         shuffle(order)
         for name, work in order:
             barrier()
@@ -124,8 +126,8 @@ def backend_rank() -> dict[str, Any]:
 
     from meshwright import autoload
 
-    system = parse_system("node=2@1GB/s,gpu=2@8GB/s")
-    flat = plan(system, {"data": RANKS}, [Reduction(("data",), BYTES)], max_steps=1, library="gloo").candidates[0]
+    system = parse_system(f"gpu={APART}@8GB/s")
+    flat = plan(system, {"data": APART}, [Reduction(("data",), BYTES)], max_steps=1, library="gloo").candidates[0]
     with TemporaryDirectory() as folder:
         write_plan(flat, Path(folder) / "plan.json")
         os.environ["MESHWRIGHT_PLAN"] = f"{folder}/plan.json"
@@ -143,7 +145,9 @@ def backend_rank() -> dict[str, Any]:
     for size in (4, 2**20):
         tensor = torch.zeros(size // 4)
         bare, ours = (partial(dist.all_reduce, tensor, group=each) for each in (group.native, group))
-        found[str(size)] = compare(bare, ours, dist.barrier, slowest) | {"processor": processor(bare, ours)}
+        found[str(size)] = compare(bare, ours, dist.barrier, slowest, MORE_ROUNDS) | {
+            "processor": processor(bare, ours)
+        }
     dist.destroy_process_group()
     return found if os.environ["RANK"] == "0" else {}
 
@@ -169,29 +173,33 @@ def mpi_rank() -> dict[str, float]:
     return found if comm.rank == 0 else {}
 
 
+def launched(command: list[str]) -> list[dict[str, Any]]:
+    """What rank 0 found, of several launches."""
+    found = []
+    for _ in range(LAUNCHES):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        found.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{"))))
+    return found
+
+
+def middle(launches: list[dict[str, Any]]) -> dict[str, Any]:
+    """The launch with the median overhead, and the overheads of all."""
+    found = sorted(launches, key=lambda each: float(each["overhead"]))[len(launches) // 2]
+    return found | {"overheads": [round(each["overhead"], 4) for each in launches]}
+
+
 def main() -> None:
     document: dict[str, Any] = {"bytes": BYTES, "ranks": RANKS, "program": TEXT}
     for engine, launcher in (("torch", torchrun_command(RANKS)), ("mpi", [*mpirun_command(RANKS), sys.executable])):
-        command = [*launcher, "-m", "benchmarks.engines", engine]
-        launches = []
-        for _ in range(LAUNCHES):
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-            launches.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{"))))
-        found = sorted(launches, key=lambda each: each["overhead"])[LAUNCHES // 2]
-        document[engine] = found | {"overheads": [round(each["overhead"], 4) for each in launches]}
+        document[engine] = found = middle(launched([*launcher, "-m", "benchmarks.engines", engine]))
         print(
             f"{engine}: bare calls {found['bare'] * 1e3:.2f} ms, "
             f"through Meshwright {found['meshwright'] * 1e3:.2f} ms, overhead {found['overhead']:+.1%}"
         )
-    command = [*torchrun_command(RANKS), "-m", "benchmarks.engines", "backend"]
-    launches = []
-    for _ in range(LAUNCHES):
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-        launches.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{"))))
-    document["backend"] = {}
+    launches = launched([*torchrun_command(APART), "-m", "benchmarks.engines", "backend"])
+    document["backend"] = {"ranks": APART}
     for size in launches[0]:
-        found = sorted((each[size] for each in launches), key=lambda each: each["overhead"])[LAUNCHES // 2]
-        document["backend"][size] = found
+        document["backend"][size] = found = middle([each[size] for each in launches])
         more, busy = found["meshwright"] - found["bare"], found["processor"]
         print(
             f"backend, native all-reduce of {size} bytes: {more * 1e6:+.1f} us, {found['overhead']:+.1%}, "
