@@ -92,7 +92,8 @@ forecasts = st.builds(
     inside=latencies,
     between=latencies,
     single=st.none() | latencies,
-    share=shares,
+    posting=latencies,
+    share=st.tuples(shares, shares, shares),
     inside_share=shares,
     most=st.just(()) | st.tuples(*[st.sampled_from([1e8, 1e9, 1e10])] * 3),
     by_size=st.lists(shares, max_size=12).map(tuple),
@@ -151,14 +152,16 @@ def test_what_a_library_sees_of_a_group() -> None:
     assert model._seen(Grouping(0, 2)) == Seen(64, 8, 4.5e11, 4e11)  # a rack's own switches do not add up
     pairs = [one for one in placements(system, {"data": 4, "other": 16}) if one.matrix == ((1, 2, 2), (2, 2, 4))]
     model = CostModel(layout_of(pairs[0], ["data"]), NCCL, 1)
-    assert model._seen(Grouping(0, 1)) == Seen(4, 2, 4.5e11, 1e11, frozenset({"switch-tree"}))
+    assert model._seen(Grouping(0, 1)) == Seen(4, 2, 4.5e11, 1e11)  # for two GPUs of a node it asks no switch
 
 
 def test_bad_forecasts_are_refused() -> None:
     for changed, message in (
         ({"call": -1.0}, "expected seconds from 0 to 1 for 'call', not -1"),
         ({"single": 2.0}, "'single', not 2"),
-        ({"share": 0.0}, "a share of the bandwidth is at least 0.001 and at most 1, not 0"),
+        ({"share": (1.0, 0.0, 1.0)}, "a share of the bandwidth is at least 0.001 and at most 1, not 0"),
+        ({"share": (1.0, 1.0)}, "expected one share or three"),
+        ({"share": 0.5}, "expected a list of numbers for 'share', not 0.5"),
         ({"by_size": (0.5, 1.5)}, "at most 1, not 1.5"),
         ({"by_size": (1.0,) * 41}, "'by_size' has 41 numbers; expected at most 40"),
         ({"most": (1e9,)}, "expected three bandwidths in 'most', for one node, two, and more"),

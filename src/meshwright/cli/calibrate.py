@@ -125,7 +125,8 @@ def _show(found: Fit, as_json: bool) -> None:
     if found.system.message_rate is not None:
         say(f"all devices together handle {found.system.message_rate:,.0f} messages per second")
     rows = [
-        [kind, f"{rules[kind][-1].efficiency:.3f}", _share(found.efficiency_error.get(kind))] for kind in Collective
+        [kind, f"{max(rule.efficiency for rule in rules[kind]):.3f}", _share(found.efficiency_error.get(kind))]
+        for kind in Collective
     ]
     print_table(["collective", "efficiency", "±"], rows)
     say(f"{found.observations} observations, off by {found.residual:.1%} (root mean square)")

@@ -3,7 +3,7 @@
 They are not what our model predicts: a library knows nothing of groups that share its links, nor of the network beyond
 the cards of its nodes. So it may choose what is slower, and our model then tells how long that takes.
 
-For example, an all-reduce of NCCL over 8 nodes with 8 GPUs each, where a node sends 200 GB/s. It expects 282 us of
+For example, an all-reduce of NCCL over 8 nodes with 8 GPUs each, where a node sends 200 GB/s. It expects 283 us of
 latency and 93 GB/s of a ring, 82 us and 86 GB/s of a tree: for 200 MB it takes the tree, for 250 MB the ring.
 """
 
@@ -17,7 +17,7 @@ import yaml
 
 from meshwright.errors import SpecError
 from meshwright.language.program import ROOTED, Collective
-from meshwright.text.spec import is_number, shown
+from meshwright.text.spec import as_tuple, is_number, shown
 from meshwright.text.units import parse_bandwidth, parse_seconds
 from meshwright.text.yamlfile import Reader, items, mapping, parsed, problem
 
@@ -60,9 +60,10 @@ class Forecast:
     """What a library expects of an algorithm: a latency, and a share of the bandwidth.
 
     call: seconds before anything is sent. inside, between: seconds of a hop inside a node, and between nodes; single:
-    the latter where each node has one rank of the group; None if that makes no difference.
-    share: of the bandwidth; inside_share: of that inside nodes again. most: bytes per second at most, in one node, in
-    two, and in more; empty for no limit.
+    the latter in a ring where each node has one rank of the group; None if that makes no difference. posting: in a ring
+    over several nodes, no hop inside one takes less.
+    share: of the bandwidth, in one node, in several, and in several with one rank of the group on each; inside_share:
+    of that inside nodes again. most: bytes per second at most, in one node, in two, and in more; empty for no limit.
     by_size: the share of that again which is reached with 64 bytes, 128, and so on, each up to the next; with more, all
     of it. plateau: by this the latency of an all-reduce on a ring grows between nodes, except of small payloads.
     """
@@ -71,7 +72,8 @@ class Forecast:
     inside: float
     between: float
     single: float | None = None
-    share: float = 1.0
+    posting: float = 0.0
+    share: tuple[float, ...] = (1.0, 1.0, 1.0)
     inside_share: float = 1.0
     most: tuple[float, ...] = ()
     by_size: tuple[float, ...] = ()
@@ -79,11 +81,18 @@ class Forecast:
 
     def __post_init__(self) -> None:
         """Refuse what no library can expect."""
-        for name in ("call", "inside", "between", "single"):
+        for name in ("share", "most", "by_size"):
+            object.__setattr__(self, name, as_tuple(getattr(self, name), object, f"numbers for {name!r}"))
+        for name in ("call", "inside", "between", "single", "posting"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and 0 <= value <= MOST_LATENCY):
                 raise SpecError(f"expected seconds from 0 to {MOST_LATENCY:g} for {name!r}, not {shown(value)}")
-        for share in (self.share, self.inside_share, *self.by_size):
+        if len(self.share) != 3:
+            raise SpecError(
+                "expected one share or three, in one node, in several, and in several with one rank on each; not "
+                f"{shown(self.share)}"
+            )
+        for share in (*self.share, self.inside_share, *self.by_size):
             if not is_number(share) or not LEAST_SHARE <= share <= 1:
                 raise SpecError(f"a share of the bandwidth is at least {LEAST_SHARE} and at most 1, not {shown(share)}")
         if len(self.by_size) > MOST_SIZES:
@@ -99,15 +108,19 @@ class Forecast:
     def line(self, algorithm: str, collective: Collective, seen: Seen, size: int) -> tuple[float, float]:
         """The seconds that it expects without bytes and for each byte, of payloads of `size` bytes or a little more."""
         inside, between = hops(algorithm, collective, seen)
-        alone = seen.ranks == seen.nodes and self.single is not None
-        latency = inside * self.inside + between * (self.single if alone and self.single is not None else self.between)
-        latency += self.call
-        if algorithm == "ring" and collective is Collective.ALL_REDUCE:
-            latency *= self.plateau if seen.nodes > 1 and size >= PLATEAU * seen.ranks else 1.0
-        rate = self.share * bus(algorithm, replace(seen, inside=seen.inside * self.inside_share))
-        rate = min([rate, *self.most[min(seen.nodes, 3) - 1 :][:1]])
+        alone = seen.ranks == seen.nodes > 1
+        ring = algorithm == "ring" and collective not in ROOTED
+        hop = self.single if ring and alone and self.single is not None else self.between
+        latency = self.call + inside * max(self.inside, self.posting * (ring and seen.nodes > 1)) + between * hop
+        if ring and collective is Collective.ALL_REDUCE and seen.nodes > 1 and size >= PLATEAU * seen.ranks:
+            latency *= self.plateau
+        rate = bus(algorithm, replace(seen, inside=seen.inside * self.inside_share))
+        rate *= self.share[0 if seen.nodes == 1 else 2 if alone else 1]
+        if self.most:
+            rate = min(rate, self.most[min(seen.nodes, 3) - 1])
         octave = (size // FIRST).bit_length() - 1
-        rate *= self.by_size[octave] if 0 <= octave < len(self.by_size) else 1.0
+        if 0 <= octave < len(self.by_size):
+            rate *= self.by_size[octave]
         return latency, sent(algorithm, collective, seen.ranks) / rate
 
 
@@ -135,7 +148,7 @@ def bus(algorithm: str, seen: Seen) -> float:
     inside = 2 * seen.inside if algorithm in ("switch", "switch-tree") else seen.inside
     if seen.nodes == 1:
         return inside
-    twice = seen.nodes == 2 and seen.ranks > 2 and algorithm != "ring"
+    twice = seen.nodes == 2 and seen.ranks > 2 and algorithm in ("tree", "switch-tree")
     between = 2 * seen.between if twice else seen.between
     return between if seen.ranks == seen.nodes else min(inside, between)
 
@@ -195,8 +208,9 @@ def forecast_document(forecast: Forecast) -> dict[str, Any]:
     """A forecast as plain data; `forecasts_of` reads it back exactly."""
     document: dict[str, Any] = {name: f"{getattr(forecast, name)!r}s" for name in ("call", "inside", "between")}
     document |= {"single": f"{forecast.single!r}s"} if forecast.single is not None else {}
-    factors = {name: getattr(forecast, name) for name in ("share", "inside_share", "plateau")}
-    document |= {name: value for name, value in factors.items() if value != 1}
+    document |= {"posting": f"{forecast.posting!r}s"} if forecast.posting else {}
+    document |= {"share": list(forecast.share)} if forecast.share != (1, 1, 1) else {}
+    document |= {name: value for name in ("inside_share", "plateau") if (value := getattr(forecast, name)) != 1}
     document |= {"most": [f"{rate!r}B/s" for rate in forecast.most]} if forecast.most else {}
     return document | ({"by_size": list(forecast.by_size)} if forecast.by_size else {})
 
@@ -214,6 +228,12 @@ def _forecast(node: yaml.Node, source: str) -> Forecast:
         raise problem(node, source, str(error)) from None
 
 
+def _share(node: yaml.Node, source: str) -> tuple[float, ...]:
+    if isinstance(node, yaml.ScalarNode):
+        return (parsed(_parse_factor)(node, source),) * 3
+    return _several(parsed(_parse_factor), "'share'", node, source)
+
+
 def _several(reader: Reader, what: str, node: yaml.Node, source: str) -> tuple[Any, ...]:
     return tuple(reader(child, source) for child in items(node, source, what))
 
@@ -226,8 +246,9 @@ def _parse_factor(text: str) -> float:
 
 
 _KEYS: dict[str, Reader] = {
-    **dict.fromkeys(("call", "inside", "between", "single"), parsed(parse_seconds)),
-    **dict.fromkeys(("share", "inside_share", "plateau"), parsed(_parse_factor)),
+    **dict.fromkeys(("call", "inside", "between", "single", "posting"), parsed(parse_seconds)),
+    **dict.fromkeys(("inside_share", "plateau"), parsed(_parse_factor)),
+    "share": _share,
     "most": partial(_several, parsed(parse_bandwidth), "'most'"),
     "by_size": partial(_several, parsed(_parse_factor), "'by_size'"),
 }

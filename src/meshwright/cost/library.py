@@ -259,33 +259,34 @@ def _documents(rules: Rules) -> dict[str, Any]:
 
 
 def _collectives(node: yaml.Node, source: str) -> Rules:
-    readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
+    readers: dict[str, Reader] = {str(collective): partial(_rules, collective) for collective in Collective}
     rules = mapping(node, source, "'collectives'", readers, readers)
     return tuple((collective, rules[collective]) for collective in Collective)
 
 
 def _some_collectives(key: str, node: yaml.Node, source: str) -> Rules:
-    readers: dict[str, Reader] = {str(collective): _rules for collective in Collective}
+    readers: dict[str, Reader] = {str(collective): partial(_rules, collective) for collective in Collective}
     rules = mapping(node, source, repr(key), readers, [])
     return tuple((collective, rules[collective]) for collective in Collective if collective in rules)
 
 
-def _rules(node: yaml.Node, source: str) -> tuple[LibraryRule, ...]:
+def _rules(collective: Collective, node: yaml.Node, source: str) -> tuple[LibraryRule, ...]:
     nodes = items(node, source, "the rules of a collective")
-    rules = tuple(LibraryRule(**mapping(child, source, "a rule", _RULE, ["algorithms"])) for child in nodes)
+    values = [mapping(child, source, "a rule", _RULE, ["algorithms"]) for child in nodes]
     try:
-        _check_rules(rules)
+        rules = tuple(LibraryRule(**each) for each in values)
+        _check_rules(rules, collective)
     except SpecError as error:
         raise problem(node, source, str(error)) from None
     return rules
 
 
-def _check_rules(rules: Sequence[LibraryRule], collective: Collective | None = None) -> None:
+def _check_rules(rules: Sequence[LibraryRule], collective: Collective) -> None:
     foreseen = [rule.algorithms[0] for rule in rules if rule.forecasts]
     if foreseen:
         if len(foreseen) < len(rules) or "ring" not in foreseen:
             raise SpecError("either all rules of a collective have forecasts, one of them for ring, or none has")
-        if collective not in (None, Collective.ALL_REDUCE) and {*foreseen} != {"ring"}:
+        if collective is not Collective.ALL_REDUCE and {*foreseen} != {"ring"}:
             raise SpecError(f"of the algorithms with forecasts, only ring can do {collective}")
         return
     limits = [rule.up_to for rule in rules]

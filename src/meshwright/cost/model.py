@@ -272,7 +272,7 @@ class CostModel:
         inside, between = own.bandwidth if members > 1 else None, inf
         for card, _ in network[-1:]:
             between = min(card.bandwidth or inf, members * (card.per_device or inf))
-        some = SWITCHED if nodes > 1 else SWITCHED[:1]
+        some = SWITCHED[: 0 if members < 3 else 1 if nodes == 1 else 2]  # for two GPUs a library asks no switch
         switches = frozenset(name for name in some if self._switches_reduce(outermost, shape, name == "switch"))
         return Seen(nodes * members, nodes, inside or inf, between, switches)
 

@@ -25,7 +25,7 @@ def nccl_tuner(request: Request) -> Exported:
     lines = [f"# {COLUMNS}"]
     for (name, ranks, hosts), kind in groupby(calls, key=_kind):
         for least, most, algorithm in by_size(kind):
-            how = _algorithm(algorithm, hosts)
+            how = _algorithm(algorithm)
             lines.append(f"{name},{least},{most},{how},simple,-1,{hosts},{ranks},-1,-1")
     notes = ["for all calls that match no line, the example plugin asks for ring and simple, whatever NCCL would take"]
     if any(call.hosts is None for call in calls):
@@ -37,10 +37,9 @@ def _kind(call: Call) -> tuple[str, int, int]:
     return NAMES[call.collective], call.ranks, -1 if call.hosts is None else call.hosts
 
 
-def _algorithm(name: str, hosts: int) -> str:
+def _algorithm(name: str) -> str:
     """The name that NCCL has for an algorithm."""
-    switch = "nvls_tree" if hosts > 1 else "nvls"
-    known = {"ring": "ring", "tree": "tree", "switch": switch, "switch-tree": "nvls_tree"}
+    known = {"ring": "ring", "tree": "tree", "switch": "nvls", "switch-tree": "nvls_tree"}
     if name not in known:
         raise SpecError(
             f"the plan counts on the algorithm {name!r}, and NCCL has only {', '.join(known)}: plan with --library "

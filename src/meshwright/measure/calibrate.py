@@ -131,7 +131,7 @@ def _check(system: System, seen: Sequence[Observation]) -> None:
 
 
 def _fit_level(system: System, library: Library, number: int, here: Sequence[Observation]) -> LevelFit:
-    """Fit one level to its own observations, with a library whose efficiencies are all 1."""
+    """Fit one level to its own observations, with a library whose best efficiencies are 1."""
     sends = [one for one in here if one.collective is None]
     reached = _reached_by_sends(system, number, sends) if sends else None
     together = [one for one in here if one.collective is not None and not one.alone]
@@ -209,12 +209,12 @@ def _at(rules: Sequence[LibraryRule], efficiency: float) -> tuple[LibraryRule, .
 def _settled(system: System, library: Library, one: Observation) -> Library:
     """The library with the algorithm that it chooses for an observation, whatever the links are taken to be."""
     goal = _goal(one.collective)
+    if not any(rule.forecasts for kind, rules in library.rules for rule in rules if kind is goal.flat):
+        return library
     model = CostModel(layout_of(by_level(system), [one.level]), library, one.bytes)
     program = flat_program(goal, 1)
     state, *_ = run_symbolically(program, 1, goal)
     rule = model.rule(step_kind(1, state, program.steps[0]))
-    if not rule.forecasts:
-        return library
     rules = [(kind, (replace(rule, forecasts=()),) if kind is goal.flat else each) for kind, each in library.rules]
     return replace(library, rules=tuple(rules))
 
