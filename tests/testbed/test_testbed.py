@@ -60,9 +60,10 @@ def test_bytes_are_counted_on_the_links_they_cross(bed: Testbed) -> None:
     grown = {
         key: c.bytes - before[key] for c in bed.counters() for key in [(c.port.level, c.port.instance, c.outwards)]
     }
-    assert grown[0, 0, True] > 500_000  # node 0 sent to node 1
+    between, inside = (0.4 * rate["achieved"] for rate in document["rates"])  # what arrived while it was counted
+    assert grown[0, 0, True] > between > 0  # node 0 sent to node 1
     assert grown[0, 1, False] == pytest.approx(grown[0, 0, True], rel=0.05)
-    assert grown[1, 1, False] > 1_000_000  # gpu 0 sent to gpu 1, inside the node
+    assert grown[1, 1, False] > inside > 0  # gpu 0 sent to gpu 1, inside the node
     assert grown[1, 3, False] < grown[0, 1, False]  # half of what came in went to each device
     assert sum(counter.drops for counter in bed.counters()) == 0
 
@@ -364,3 +365,18 @@ def test_a_device_is_found_by_its_address(bed: Testbed) -> None:
     assert bed.device("198.18.0.3") == 2
     with pytest.raises(SpecError, match=r"has no device with the address '10\.0\.0\.1'"):
         bed.device("10.0.0.1")
+
+
+def test_streams_begin_when_all_ends_are_there(bed: Testbed) -> None:
+    """Also where it takes longer than the measurement until the processes of a device run."""
+    program = (
+        "import sys, time\n"
+        "from meshwright.testbed import bed\n"
+        "from meshwright.testbed.rates import measure_rates\n"
+        "enter = bed.Testbed.enter\n"
+        "bed.Testbed.enter = lambda self, device: (time.sleep(1.5 * (device > 0)), enter(self, device))[1]\n"
+        "print(*[rate.achieved > 0 for rate in measure_rates(bed.running(sys.argv[1]), 0.2)])\n"
+    )
+    command = [sys.executable, "-c", program, bed.network.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("True True\n", "")

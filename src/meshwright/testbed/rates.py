@@ -18,6 +18,11 @@ PORT = 15_201
 PINGS = 20
 ROUNDS = 10  # round trips after which a stream has reached its full speed
 BLOCK = 1 << 16
+CONNECTING = 10.0  # seconds that the two ends of a stream may take to find each other, or to say something
+BEGIN, END = b"b", b"e"
+
+Task = Callable[[Callable[[], None]], int]
+"""What one end of a stream does; it is given what to call when it is connected, which returns when all others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +63,11 @@ def measure_rates(bed: Testbed, seconds: float = 2.0) -> list[Rate]:
 
 def _streams(bed: Testbed, pairs: list[tuple[int, int]], seconds: float) -> float:
     """The bytes per second that arrive when some devices send to others, without the start."""
-    begin = time.monotonic() + 0.3
     warm = seconds / 2 + ROUNDS * 2 * bed.network.latency(*pairs[0])
-    tasks: list[tuple[int, Callable[[], int]]] = []
+    tasks: list[tuple[int, Task]] = []
     for sender, receiver in pairs:
         address = bed.network.address(receiver)
-        tasks += [
-            (receiver, partial(_receive, address, begin + warm, seconds)),
-            (sender, partial(_send, address, begin, warm + seconds)),
-        ]
+        tasks += [(receiver, partial(_receive, address, warm, seconds)), (sender, partial(_send, address))]
     return sum(_at_devices(bed, tasks)) / seconds
 
 
@@ -77,17 +78,21 @@ def _trip(bed: Testbed, sender: int, receiver: int) -> float:
     return shortest / 2e9
 
 
-def _at_devices(bed: Testbed, tasks: list[tuple[int, Callable[[], int]]]) -> list[int]:
-    """Do a task in a process of its own at each of some devices, all at once; their results."""
-    children: list[tuple[int, int]] = []
+def _at_devices(bed: Testbed, tasks: list[tuple[int, Task]]) -> list[int]:
+    """Do a task in a process of its own at each of some devices; their results. All begin when all are connected."""
+    children: list[tuple[int, socket.socket]] = []
     for device, work in tasks:
-        read, write = os.pipe()
-        children.append((fork(partial(_answer, bed, device, work, write)), read))
-        os.close(write)
+        here, there = socket.socketpair()
+        children.append((fork(partial(_answer, bed, device, work, there)), here))
+        there.close()
+    connected = [here.recv(1) for _, here in children]
+    for _, here in children:
+        with suppress(BrokenPipeError):
+            here.sendall(BEGIN if all(connected) else END)
     results: list[int] = []
-    for pid, read in children:
-        answer = os.read(read, 8)
-        os.close(read)
+    for pid, here in children:
+        answer = here.recv(8)
+        here.close()
         os.waitpid(pid, 0)
         if len(answer) == 8:
             results += struct.unpack("q", answer)
@@ -96,18 +101,45 @@ def _at_devices(bed: Testbed, tasks: list[tuple[int, Callable[[], int]]]) -> lis
     return results
 
 
-def _answer(bed: Testbed, device: int, work: Callable[[], int], write: int) -> None:
-    """Do a task at a device, and write its result into a pipe."""
+def _answer(bed: Testbed, device: int, work: Task, parent: socket.socket) -> None:
+    """Do a task at a device, and tell its result."""
     bed.enter(device)
-    os.write(write, struct.pack("q", work()))
+    parent.settimeout(3 * CONNECTING)
+
+    def begin() -> None:
+        parent.sendall(b".")
+        if parent.recv(1) != BEGIN:
+            raise EngineError("the other end of a test stream failed")
+
+    parent.sendall(struct.pack("q", work(begin)))
 
 
-def _receive(address: str, start: float, seconds: float) -> int:
-    """Count what arrives in the time after the streams have come up to speed."""
+def _accepted(address: str) -> socket.socket:
+    """The connection of the other end."""
     with socket.create_server((address, PORT)) as server:
-        server.settimeout(10)
+        server.settimeout(CONNECTING)
         connection, _ = server.accept()
-        connection.settimeout(10)
+    connection.settimeout(CONNECTING)
+    return connection
+
+
+def _connected(address: str) -> socket.socket:
+    """A connection to the other end, which may not listen yet."""
+    deadline = time.monotonic() + CONNECTING
+    while True:
+        try:
+            return socket.create_connection((address, PORT), timeout=CONNECTING)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _receive(address: str, warm: float, seconds: float, begin: Callable[[], None]) -> int:
+    """Count what arrives in the time after the streams have come up to speed."""
+    with _accepted(address) as connection:
+        begin()
+        start = time.monotonic() + warm
         count = 0
         while True:
             got = len(connection.recv(BLOCK))
@@ -118,42 +150,32 @@ def _receive(address: str, start: float, seconds: float) -> int:
                 count += got
 
 
-def _send(address: str, begin: float, seconds: float) -> int:
-    time.sleep(max(0.0, begin - time.monotonic()))
+def _send(address: str, begin: Callable[[], None]) -> int:
+    """Send until the other end hangs up."""
     data = bytes(BLOCK)
-    gone = suppress(BrokenPipeError, ConnectionResetError)
-    with socket.create_connection((address, PORT), timeout=10) as connection, gone:
-        while time.monotonic() < begin + seconds + 0.5:
+    with _connected(address) as connection, suppress(BrokenPipeError, ConnectionResetError):
+        begin()
+        while True:
             connection.send(data)
     return 0
 
 
-def _echo(address: str) -> int:
-    with socket.create_server((address, PORT)) as server:
-        server.settimeout(10)
-        connection, _ = server.accept()
-        connection.settimeout(10)
+def _echo(address: str, begin: Callable[[], None]) -> int:
+    with _accepted(address) as connection:
+        begin()
         while data := connection.recv(1):
             connection.send(data)
     return 0
 
 
-def _ping(address: str) -> int:
+def _ping(address: str, begin: Callable[[], None]) -> int:
     """The shortest time in nanoseconds from sending a byte to having it back."""
-    deadline = time.monotonic() + 5
-    while True:  # the other end may not listen yet
-        try:
-            connection = socket.create_connection((address, PORT), timeout=10)
-            break
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
     times = []
-    with connection:
+    with _connected(address) as connection:
+        begin()
         for _ in range(PINGS):
-            begin = time.monotonic_ns()
+            sent = time.monotonic_ns()
             connection.send(b".")
             connection.recv(1)
-            times.append(time.monotonic_ns() - begin)
+            times.append(time.monotonic_ns() - sent)
     return min(times)
