@@ -142,33 +142,42 @@ class Slurm:
             "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
 
-    def _inside(self, device: int, command: Sequence[str]) -> list[str]:
-        """A command on a host: in its network, under its name, with the names of the others, and alone in /proc."""
+    def _inside(self, device: int, command: Sequence[str], alive: tuple[int, int]) -> list[str]:
+        """A command on a host: in its network, under its name, with the names of the others, and alone in /proc.
+
+        alive: a pipe that unshare has open. What unshare starts asks the kernel to end with it, and would miss an end
+        that comes before; then nobody has the pipe's end for writing any more, and there is nothing to wait for.
+        """
+        read, write = alive
+        ended = f"exec {write}>&-; read -t 0.01 -u {read}; [ $? -gt 128 ] || exit 1; exec {read}<&-"
         # `ip netns exec` gives a mount namespace too, so what is mounted is seen there only.
-        script = f'hostname {self.hosts[device]} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
-        alone = ["unshare", *ALONE, "sh", "-c", script, "sh"]
+        script = f'{ended}; hostname {self.hosts[device]} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
+        alone = ["unshare", *ALONE, "bash", "-c", script, "bash"]
         return ["ip", "netns", "exec", self.bed.network.namespace(device), *alone, *command]
 
     def _run(self, command: Sequence[str], more: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self._inside(0, command),
-            env=self._environment() | dict(more),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),
-        )
+        with pipe() as alive:
+            return subprocess.run(
+                self._inside(0, command, alive),
+                env=self._environment() | dict(more),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+                pass_fds=alive,
+                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),
+            )
 
     def _daemon(self, name: str, device: int, command: Sequence[str]) -> None:
-        with (self.folder / f"{name}.said.log").open("wb") as said:
+        with (self.folder / f"{name}.said.log").open("wb") as said, pipe() as alive:
             self.daemons[name] = subprocess.Popen(
-                self._inside(device, command),
+                self._inside(device, command, alive),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
+                pass_fds=alive,
                 preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),
             )
 
@@ -183,6 +192,17 @@ class Slurm:
     def _idle(self) -> bool:
         asked = self._run(["sinfo", "--noheader", "--Node", "--format=%T"], {})
         return asked.stdout.split() == ["idle"] * len(self.hosts)
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe for the time of a with statement: its ends for reading and for writing."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 @contextmanager
