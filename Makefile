@@ -22,11 +22,11 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy tests benchmarks examples/*.py examples/gpt/*.py
 
-# One worker more than there are cores: tests that wait for emulated networks leave a core idle.
+# Two workers more than there are cores: tests that wait for emulated networks and for other processes leave cores idle.
 # Tests start hundreds of interpreters: all of them load Meshwright compiled, also where Python is told to write no bytecode.
 unit: $(READY)
 	$(BIN)/python -m compileall -q -j 0 src tests benchmarks
-	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
+	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --dist worksteal
 
 # A part of `unit` too: Slurm on an emulated cluster, with daemons that the tests start and end.
 test-slurm: $(READY)
