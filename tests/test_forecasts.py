@@ -159,6 +159,7 @@ def test_bad_forecasts_are_refused() -> None:
     for changed, message in (
         ({"call": -1.0}, "expected seconds from 0 to 1 for 'call', not -1"),
         ({"single": 2.0}, "'single', not 2"),
+        ({"posting": None}, "'posting', not None"),
         ({"share": (1.0, 0.0, 1.0)}, "a share of the bandwidth is at least 0.001 and at most 1, not 0"),
         ({"share": (1.0, 1.0)}, "expected one share or three"),
         ({"share": 0.5}, "expected a list of numbers for 'share', not 0.5"),

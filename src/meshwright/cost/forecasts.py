@@ -85,7 +85,7 @@ class Forecast:
             object.__setattr__(self, name, as_tuple(getattr(self, name), object, f"numbers for {name!r}"))
         for name in ("call", "inside", "between", "single", "posting"):
             value = getattr(self, name)
-            if value is not None and not (is_number(value) and 0 <= value <= MOST_LATENCY):
+            if (value, name) != (None, "single") and not (is_number(value) and 0 <= value <= MOST_LATENCY):
                 raise SpecError(f"expected seconds from 0 to {MOST_LATENCY:g} for {name!r}, not {shown(value)}")
         if len(self.share) != 3:
             raise SpecError(
