@@ -101,11 +101,14 @@ from benchmarks.soak import cell
 seconds, cell.GRACE = float(sys.argv[2]), float(sys.argv[3])
 
 def trial(folder, random):
+    read, write = os.pipe()
     if os.fork() == 0:
         if os.fork() == 0:  # which loses its parent at once
             (folder / "pid").write_text(str(os.getpid()))
+            os.write(write, b".")
             time.sleep(seconds)
         os._exit(0)
+    os.read(read, 1)  # what a trial leaves may be ended before it has said who it is
     return cell.Outcome()
 
 os.waitpid(cell.start_cell(cell.Kind("p", "a", trial, 1, 60.0), Path(sys.argv[1]), "seed"), 0)
