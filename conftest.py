@@ -1,5 +1,6 @@
 """Which files tests are collected from, and their order; what they need of their surroundings: tests/conftest.py."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -47,3 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered, others = ordered + others[:many], others[many:]
     assert len(ordered) == len(items)
     items[:] = ordered
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look through what is loaded again and again, and seldom finds anything."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
