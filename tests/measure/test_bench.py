@@ -64,6 +64,15 @@ def test_results_are_recorded_and_not_measured_again(tmp_path: Path) -> None:
     assert all(one.failed is None and len(one.seconds) == 1 and one.seconds[0] > 0 for one in found)
 
 
+def test_every_repetition_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched: list[bool] = []
+    monkeypatch.setattr(Records, "touch", lambda _: touched.append(True))
+    (case,) = cases(placements(SYSTEM, {"data": 4}), [Reduction(("data",), 1024)], RING, every=0, best=1)
+    with Records(tmp_path / "m.jsonl") as records:
+        measure(NumpyRunner(), [case], records, Patience(least=5, most=5))
+    assert len(touched) == 2 * (1 + 5)  # the default and a program, which both warm up first
+
+
 def test_a_wrong_result_is_a_failure_and_not_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (placed,) = placements(SYSTEM, {"data": 4})
     case = case_of(placed, Reduction(("data",), 64), RING, ["AllReduce all"])

@@ -191,7 +191,7 @@ def measure(
             if records is not None:
                 progress(measurement)
                 records.start(measurement)
-            result = _measured(runner, case, number, measurement, patience, watch)
+            result = _measured(runner, case, number, measurement, patience, watch, records)
             if records is not None:
                 records.add(result)
 
@@ -231,13 +231,22 @@ def _measure_in_turns(
 
 
 def _measured(
-    runner: Runner, case: Case, number: int | None, measurement: Measurement, patience: Patience, watch: Watch | None
+    runner: Runner,
+    case: Case,
+    number: int | None,
+    measurement: Measurement,
+    patience: Patience,
+    watch: Watch | None,
+    records: Records | None,
 ) -> Measurement:
     payload = payloads(case.plan, "float32")[number or 0]
     runner.prepare(payload)
 
     def once() -> float:
-        return runner.send(case.sends) if case.sends else runner.run(number is None, case.alone)
+        seconds = runner.send(case.sends) if case.sends else runner.run(number is None, case.alone)
+        if records is not None:
+            records.touch()
+        return seconds
 
     if watch is None:
         once()  # to warm up, and for the result

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -119,15 +119,20 @@ def measure_on(bed: Testbed, job: Job, bar: Bar = no_bar, say: Callable[[str], o
     require("torch")
     importlib.import_module("meshwright.measure.trials.torch")
     with shared_gpu(job.device) as added:
+        _measure_all(bed, job, bar, added)
+
+
+def _measure_all(bed: Testbed, job: Job, bar: Bar, added: Mapping[str, str]) -> None:
+    """`added` is what the ranks' environment has besides: it is theirs only, as it holds for this job only."""
+
+    def work(_: int) -> None:
         os.environ.update(added)
-        _measure_all(bed, job, bar)
+        measure_here(job, bar)
 
-
-def _measure_all(bed: Testbed, job: Job, bar: Bar) -> None:
     port = bed.port()
     while job.missing():
         port += 1  # the last one may not be free yet
-        reason = _watch(job, fork_ranks(bed, port, lambda _: measure_here(job, bar)))
+        reason = _watch(job, fork_ranks(bed, port, work))
         if left := job.missing():
             if reason and job.gives_up:
                 raise EngineError(reason)
@@ -150,17 +155,25 @@ def _mark_failed(job: Job, left: Sequence[Measurement], reason: str) -> None:
 
 def _watch(job: Job, pids: dict[int, int]) -> str:
     """Wait for ranks; why they failed, empty if they did not. No rank is left when this returns."""
-    # The file that they write is the sign of life: it grows by a line when a measurement begins and when it ends.
-    size, since = -1, time.monotonic()
+    return wait_for_forked(pids, quiet(job))
+
+
+def quiet(job: Job, clock: Callable[[], float] = time.monotonic) -> Callable[[], str]:
+    """What says that ranks are stuck, once the file that they write shows no sign of life for as long as they may be.
+
+    It grows by a line when a measurement begins and when it ends, and is touched after every repetition in between.
+    """
+    seen, since = None, clock()
 
     def stuck() -> str:
-        nonlocal size, since
-        now = job.out.stat().st_size if job.out.exists() else 0
-        if now != size:
-            size, since = now, time.monotonic()
-        return f"nothing was measured for {job.timeout:g} s" if time.monotonic() - since > job.timeout else ""
+        nonlocal seen, since
+        status = job.out.stat() if job.out.exists() else None
+        now = status and (status.st_size, status.st_mtime_ns)
+        if now != seen:
+            seen, since = now, clock()
+        return f"nothing was measured for {job.timeout:g} s" if clock() - since > job.timeout else ""
 
-    return wait_for_forked(pids, stuck)
+    return stuck
 
 
 def wait_for_forked(pids: dict[int, int], stuck: Callable[[], str] = lambda: "") -> str:
