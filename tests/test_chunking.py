@@ -110,10 +110,9 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
             firsts[owner] += cost.seconds
             processing += counts[owner] * cost.call
             period = max(period, counts[owner] * cost.seconds)
-            for phase in cost.phases:
-                processing += counts[owner] * phase.processing
-                for load in phase.loads:
-                    loads[load.level] = loads.get(load.level, 0.0) + counts[owner] * load.seconds
+            processing += counts[owner] * sum(phase.processing for phase in cost.phases)
+            for level, busy in worked(cost).items():
+                loads[level] = loads.get(level, 0.0) + counts[owner] * busy
         period = max(period, processing, *loads.values(), 0.0)
         if not library.adapts:
             shared = [(cost, counts[owner]) for owner, cost in zip(owners, costs, strict=True)]
@@ -122,14 +121,22 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
     return best
 
 
+def worked(cost: StepCost) -> dict[str, float]:
+    """How long a step keeps the links of each level busy; those that limit it wait for the processors besides."""
+    loads: dict[str, float] = {}
+    for phase in cost.phases:
+        for load in phase.loads:
+            loads[load.level] = loads.get(load.level, 0.0) + load.seconds
+    waiting = cost.call + sum(phase.processing for phase in cost.phases)
+    most = max(loads.values(), default=0.0)
+    return {level: busy + (waiting if 0 < most < busy * (1 + 1e-9) else 0.0) for level, busy in loads.items()}
+
+
 def crowded(steps: Sequence[tuple[StepCost, int]]) -> float:
     """The period where steps meet on links that do not limit them, pair of levels by pair of levels; see the docs."""
     by_limit: dict[str, list[dict[str, float]]] = {}
     for cost, count in steps:
-        loads: dict[str, float] = {}
-        for phase in cost.phases:
-            for load in phase.loads:
-                loads[load.level] = loads.get(load.level, 0.0) + count * load.seconds
+        loads = {level: count * busy for level, busy in worked(cost).items()}
         if any(loads.values()):
             by_limit.setdefault(max(loads, key=lambda level: loads[level]), []).append(loads)
     longest = 0.0
@@ -336,7 +343,7 @@ def test_shares_balance_levels_and_slowest_steps_of_all_programs(found: Pipeline
 
 def test_programs_whose_steps_are_slow_take_turns() -> None:
     # No level is busy for long, but a step waits for its messages: another program's steps wait at the same time.
-    system = parse_system("rack=8@10GB/s+1us,node=8@100GB/s+20us,gpu=2@25GB/s")
+    system = parse_system("rack=8@10GB/s+1us,node=8@100GB/s+200us,gpu=2@25GB/s")
     (placement,) = placements(system, {"d": 128})
     library = replace(load_library("openmpi"), adapts=True)
     model = CostModel(layout_of(placement, ["d"]), library, 1 << 20)

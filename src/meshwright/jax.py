@@ -119,7 +119,8 @@ class Reducer:
     programs must do without Reduce and Broadcast.
 
     >>> from meshwright import Reduction, load_system, plan
-    >>> best = plan(load_system("node=2@8GB/s,gpu=4@200GB/s"), {"data": 8}, [Reduction(("data",), 2**20)]).candidates[0]
+    >>> system = load_system("node=2@8GB/s+9us,gpu=4@200GB/s+2us")
+    >>> best = plan(system, {"data": 8}, [Reduction(("data",), 2**20)]).candidates[0]
     >>> Reducer(best).axes("data")
     ('data_node', 'data_gpu')
     """

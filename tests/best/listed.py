@@ -28,7 +28,7 @@ from meshwright.planning import search
 from tests.strategies import named
 
 MARGIN = (1 + NEARLY) / (1 - 0.05)
-"""With chunks: of numbers of chunks within 2% the smallest is taken, and cutting must gain 5%."""
+"""With chunks: of numbers of chunks within 0.5% the smallest is taken, and cutting must gain 5%."""
 
 SAME = 1e-9
 

@@ -59,13 +59,13 @@ def view_of(
     """
     notes: list[str] = []
     searched = ranking or _searched(plan, notes)
-    # Candidates of a given ranking may be programs on one placement; what is looked for here has the plan's own too.
-    others = [
-        each
-        for each in (searched.candidates if searched else ())
-        if (each is not plan if ranking else each.placement != plan.placement)
-    ]
-    plans = sorted([plan, *others], key=lambda each: each.seconds)
+    if ranking and plan in ranking.candidates:
+        plans = list(
+            ranking.candidates
+        )  # in its own order: what is hardly faster in chunks comes after the same without
+    else:
+        others = [each for each in (searched.candidates if searched else ()) if each.placement != plan.placement]
+        plans = sorted([plan, *others], key=lambda each: each.seconds)
     chosen = plans.index(plan)
     if len(plans) > MOST_PLANS:
         plans = plans[:MOST_PLANS] if chosen < MOST_PLANS else [*plans[: MOST_PLANS - 1], plan]
