@@ -19,8 +19,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-dev
-	$(BIN)/mypy
-	$(BIN)/mypy tests benchmarks examples/*.py examples/gpt/*.py
+	$(BIN)/mypy src tests benchmarks examples/*.py examples/gpt/*.py
 
 # Two workers more than there are cores: tests that wait for emulated networks and for other processes leave cores idle.
 # Tests start hundreds of interpreters: all of them load Meshwright compiled, also where Python is told to write no bytecode.
@@ -104,5 +103,5 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 # pip would compile on one core, and what nothing here loads too. Packages have templates that are no Python, which it
 # leaves out in silence as well.
 $(VENV)/.compiled: $(VENV)/.installed-dev
-	$(BIN)/python -m compileall -q -j 0 -x '/(tests|site-packages/(pip|mypyc?|fontTools))/' $(VENV)/lib > /dev/null 2>&1 || true
+	$(BIN)/python -m compileall -q -j 0 -x '/(tests|site-packages/(pip|setuptools|mypyc?|fontTools|pygments/lexers|torch/(testing/_internal|onnx)))/' $(VENV)/lib > /dev/null 2>&1 || true
 	touch $@

@@ -31,7 +31,7 @@ SYSTEMS = {
 }
 """Each with the payloads whose programs are measured."""
 SIZES = tuple(1 << k for k in range(12, 27, 2))
-"""Of NCCL's own collectives, but for the last, which only the all-reduce is measured with."""
+"""All are measured of NCCL's own all-reduce, and all but the last of its other collectives."""
 GOALS = (Goal.REDUCE_SCATTER, Goal.ALL_GATHER, Goal.REDUCE, Goal.BROADCAST)
 
 
@@ -64,7 +64,7 @@ ABOUT = """Written by `make study-nccl` (`python -m benchmarks.nccl`). NCCL 2.28
 ranks share one H200, each is a host of its own to NCCL, and talks over TCP sockets through emulated links
 (see [measuring](measuring.md)). Predictions are those of the profile `nccl-sockets`, from the configured
 rates; what the profile says of calls and messages was fitted to these measurements. Programs: all of at most 3
-steps, the best predicted, and two in chunks."""
+steps, the best predicted, two in chunks, and what `plan` takes by default."""
 SLEEPING = """While they wait for the GPU the ranks sleep. Usually they would spin, and 16 ranks would keep the
 machine's 16 cores from the threads that send: every call took some 30 ms then."""
 LITTLE = f"""Idle emulated links let {BURST // 1000} kB through at once. Payloads below {format_bytes(SMALL)}, of which
@@ -81,8 +81,9 @@ CHOSEN = """| ranks | tree, LL | tree, Simple | ring, LL | ring, Simple |
 | 8 | up to 4 KiB | | up to 128 KiB | from 256 KiB |
 | 16 | up to 8 KiB | up to 64 KiB | up to 256 KiB | from 512 KiB |
 
-Reduce-scatter and all-gather take rings with Simple from 64 KiB (2 and 3 ranks: 64 KiB, 4: 64 KiB, 8: 256 KiB,
-16: 512 KiB) on, and below that PAT with 8 and 16 ranks; broadcast and reduce from 16 KiB on, whatever the ranks."""
+Reduce-scatter and all-gather take rings with Simple from 64 KiB on with 2, 3 and 4 ranks, from 256 KiB on with 8
+and from 512 KiB on with 16, and below that PAT with 8 and 16 ranks; broadcast and reduce from 16 KiB on, whatever
+the ranks."""
 ROOTED = """Broadcasts and reduces are handed on in pieces of 512 KiB, half of the payload at most: two channels
 share it, each in steps of an eighth of its buffer of 4 MiB. The model knows that. It takes a reduce for the mirror
 image of a broadcast; NCCL's goes on round the ring to the root, so that one hop more is between nodes."""

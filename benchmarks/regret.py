@@ -7,7 +7,6 @@ is measured already is not measured again; with `--report` nothing is. It writes
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,11 +19,10 @@ from benchmarks.bursts import BURST, SMALL_BURST, measure_by_size
 from meshwright import Reduction, load_library, parse_pipelined, parse_system, placements, plan
 from meshwright.measure.accuracy import Pair, join
 from meshwright.measure.bench import Case, Patience, case_of, race
-from meshwright.measure.jobs import Job, measure_on
+from meshwright.measure.jobs import Job
 from meshwright.measure.records import read_measurements
 from meshwright.planning.plan import DEFAULT_PROGRAM, Plan
 from meshwright.planning.tuning import candidates, simplest
-from meshwright.testbed import temporary
 from meshwright.text.units import format_bytes, format_seconds
 
 RESULTS = Path(__file__).parent / "results"
@@ -124,9 +122,7 @@ def measure_tuned() -> None:
         ]
         if wanted:
             tuned_file(spec).parent.mkdir(exist_ok=True)
-            system = parse_system(spec)
-            with temporary(system, f"regret{os.getpid()}", BURST) as bed:
-                measure_on(bed, Job(system, wanted, tuned_file(spec), PATIENCE, timeout=60.0))
+            measure_by_size(Job(parse_system(spec), wanted, tuned_file(spec), PATIENCE, timeout=60.0))
 
 
 @dataclass(frozen=True)
@@ -201,8 +197,8 @@ are those of the [study](study.md)."""
 SETTLED = f"""Three parts of the model were settled with these measurements, so they are no test of it: how
 unevenly flows share a link, that links wait while processors work ([cost.md](cost.md#chunks)), and that no mixes of
 programs are planned for gloo. Longer programs may be better still where links have latency: on the last system, 4 MiB
-in 24 chunks took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the best
-program of five, which is the most that `plan` tries unless `--max-steps` says otherwise. Idle
+in 24 chunks once took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the
+best program of five, which is the most that `plan` tries unless `--max-steps` says otherwise. Idle
 emulated links let {BURST // 1000} kB through at once, which is much of 100 KiB; so for that payload they let
 {SMALL_BURST / 1000:g} kB through, in packets of 1.5 kB, whose headers take 4% of the rate. A question mark: the choice
 has changed since, and was not measured."""
@@ -237,7 +233,7 @@ def page(found: Sequence[Row]) -> str:
 
 AFTER = f"""What `tune` made of plans that missed the best by more than 5%: it measures the library's own and five of
 the programs that the plan holds, in turns. Beside them the fastest program of the table above was measured in the same
-turns, whether `tune` had it or not. Those of 100 KiB missed it when that was measured on links that let
+turns, whether `tune` had it or not. Those of 100 KiB missed an older best, when that was measured on links that let
 {BURST // 1000} kB through at once, and were tuned on such links (PyTorch 2.13, a machine with two cores)."""
 
 

@@ -78,7 +78,8 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         collective: draw(rules(collective, payload)) for collective in draw(st.sets(st.sampled_from(Collective)))
     }
     rotates, handshake, adapts = (draw(st.booleans()) for _ in range(3))
-    library = Library("drawn", rotates, tuple(of.items()), tuple(chunked.items()), handshake, adapts)
+    call = draw(st.sampled_from([0.0, 1e-5, 1e-3]))
+    library = Library("drawn", rotates, tuple(of.items()), tuple(chunked.items()), handshake, adapts, call=call)
     layout = layout_of(placement, axes)
     assume(len(layout.levels) <= 3)
     model = CostModel(layout, library, payload)

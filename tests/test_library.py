@@ -148,8 +148,8 @@ def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
         ("openmpi", Collective.ALL_REDUCE, 8191, "8,191 B"),
         ("gloo", Collective.REDUCE_SCATTER, 16384, "16,384 B"),
         ("nccl-sockets", Collective.ALL_REDUCE, 16 * 17_600, "17,600 B for each rank"),
-        ("nccl-sockets", Collective.REDUCE_SCATTER, 16 * 17_600, "17,600 B for each rank"),
-        ("nccl-sockets", Collective.ALL_GATHER, 16 * 17_600, "17,600 B in each rank"),
+        ("nccl-sockets", Collective.REDUCE_SCATTER, 16 * 11_000, "11,000 B for each rank"),
+        ("nccl-sockets", Collective.ALL_GATHER, 16 * 11_000, "11,000 B in each rank"),
     ],
 )
 def test_where_a_smaller_payload_takes_longer_the_docs_say_so(

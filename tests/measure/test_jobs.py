@@ -82,6 +82,8 @@ def test_ranks_that_repeat_a_measurement_are_not_stuck(tmp_path: Path) -> None:
 
 
 def test_what_a_job_needs_to_share_the_gpu_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+
     @contextmanager
     def shared(_: str | None) -> Iterator[dict[str, str]]:
         assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ  # or the next job would take it for a daemon that runs

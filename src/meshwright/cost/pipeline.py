@@ -53,7 +53,7 @@ UNEVEN = 0.73
 times fit which gloo took on node=5@40Mbit/s,gpu=2@60Mbit/s and node=4@50Mbit/s,gpu=2@60Mbit/s in 8 and 16 chunks."""
 
 SAME = 1e-9
-"""Links that are busy as long as others but for this share limit a step as well."""
+"""Links limit a step if they are busy as long as its busiest ones; times that differ by this share are the same."""
 
 NEVER = 1e200
 """The seconds of what cannot be used."""

@@ -60,9 +60,8 @@ def view_of(
     notes: list[str] = []
     searched = ranking or _searched(plan, notes)
     if ranking and plan in ranking.candidates:
-        plans = list(
-            ranking.candidates
-        )  # in its own order: what is hardly faster in chunks comes after the same without
+        # In its own order: what is hardly faster in chunks comes after the same without.
+        plans = list(ranking.candidates)
     else:
         others = [each for each in (searched.candidates if searched else ()) if each.placement != plan.placement]
         plans = sorted([plan, *others], key=lambda each: each.seconds)

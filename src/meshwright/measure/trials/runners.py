@@ -1,6 +1,8 @@
 """The runners, by the names of their engines."""
 
+import gc
 import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,11 +15,22 @@ ENGINES = ("torch", "mpi", "jax", "numpy")  # numpy is the interpreter, for tria
 
 
 def require(engine: str) -> None:
-    """Load an engine; where its library is missing, refuse with what the import says: how to install it."""
+    """Load an engine; where its library is missing, refuse with what the import says: how to install it.
+
+    What PyTorch makes while it loads stays: to look through it for garbage again and again takes a fifth of the time.
+    """
+    name, collects = f"meshwright.{engine}", gc.isenabled()
+    if name in sys.modules:
+        return
+    gc.disable()
     try:
-        import_module(f"meshwright.{engine}")
+        import_module(name)
+        gc.freeze()
     except ImportError as error:
         raise EngineError(str(error)) from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def start_locally(engine: str, ranks: int, arguments: Sequence[str]) -> int:
