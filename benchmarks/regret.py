@@ -156,7 +156,7 @@ def heated() -> list[Heated]:
 @dataclass(frozen=True)
 class Row:
     """One system and payload: seconds of the library's own, of the plan's choice if that was measured, and of the best;
-    the bound; and the relative errors of predictions for programs in chunks."""
+    the bound; and the relative errors of predictions for programs in chunks, and for the choice if it is in chunks."""
 
     system: str
     bytes: int
@@ -165,6 +165,7 @@ class Row:
     best: float
     bound: float
     errors: tuple[float, ...]
+    error: float | None
 
 
 def row(spec: str, pair: Pair) -> Row:
@@ -175,8 +176,9 @@ def row(spec: str, pair: Pair) -> Row:
     by_program = {outcome.program: outcome.measured for outcome in pair.outcomes}
     own = pair.default.measured
     chosen = by_program.get(text, own if text == "AllReduce all" else None)
-    errors = tuple(abs(one.error) for one in pair.outcomes if "chunk" in one.program and "|" not in one.program)
-    return Row(spec, pair.bytes, own, chosen, min(own, *by_program.values()), pair.bound, errors)
+    errors = {one.program: abs(one.error) for one in pair.outcomes if "chunk" in one.program and "|" not in one.program}
+    best = min(own, *by_program.values())
+    return Row(spec, pair.bytes, own, chosen, best, pair.bound, tuple(errors.values()), errors.get(text))
 
 
 def rows(specs: Sequence[str] = (*STUDIED, *OTHERS), folder: Path = RESULTS) -> list[Row]:
@@ -204,21 +206,27 @@ emulated links let {BURST // 1000} kB through at once, which is much of 100 KiB;
 has changed since, and was not measured."""
 
 
+def _off(errors: Sequence[float]) -> str:
+    """Of sorted errors."""
+    return f"{median(errors):.1%} in the median and {errors[int(0.9 * len(errors))]:.1%} at the 90th percentile"
+
+
 def page(found: Sequence[Row]) -> str:
     """The document."""
     known = [(one, one.chosen) for one in found if one.chosen is not None]
     large = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1]]
     errors = sorted(error for one in found if one.bytes >= 1 << 20 for error in one.errors)
     small = sorted(error for one in found if one.bytes < 1 << 20 for error in one.errors)
+    taken = sorted(one.error for one in found if one.error is not None)
     slower = sum(chosen > 1.02 * one.own for one, chosen in known)
     near = sum(chosen <= NEAR * one.best for one, chosen in known)
     at_once = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1] and "+" not in one.system]
     text = f"""Of {len(known)} plans, {slower} were slower than 1.02x the library's own, and {near} were within 1.05x
         of the best. At {format_bytes(PAYLOADS[-1])} they take {median(large):.2f} the bound in the median,
-        {median(at_once):.2f} where links have no latency, which the bound leaves out. The predicted times of programs
-        in chunks are off by {median(errors):.1%} in the median and {errors[int(0.9 * len(errors))]:.1%} at the 90th
-        percentile from 1 MiB on, and by {median(small):.1%} and {small[int(0.9 * len(small))]:.1%} at 100 KiB, where
-        the profile's cost of calls counts most."""
+        {median(at_once):.2f} where links have no latency, which the bound leaves out. The predicted times of the
+        {len(taken)} plans in chunks are off by {_off(taken)}; those of all programs in chunks that were measured by
+        {_off(errors)} from 1 MiB on, and by {_off(small)} at 100 KiB, most of which no plan would take: there the
+        profile's cost of calls counts most."""
     lines = ["# Regret: the default plan, measured", ""]
     for paragraph in (ABOUT, text, SETTLED):
         lines += [*wrap(" ".join(paragraph.split()), 110, break_long_words=False, break_on_hyphens=False), ""]
