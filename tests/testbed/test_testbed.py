@@ -52,6 +52,12 @@ def checked(name: str, seconds: float) -> dict[str, Any]:
     return document
 
 
+def test_nothing_is_sent_again_only_because_a_receiver_is_late(bed: Testbed) -> None:
+    """Probes for lost packets, of which there are none here, made links of a busy machine carry 3% more."""
+    command = ["ip", "netns", "exec", bed.network.namespace(0), "cat", "/proc/sys/net/ipv4/tcp_early_retrans"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "0"
+
+
 def test_bytes_are_counted_on_the_links_they_cross(bed: Testbed) -> None:
     before = {(c.port.level, c.port.instance, c.outwards): c.bytes for c in bed.counters()}
     document = checked(bed.network.name, 0.4)

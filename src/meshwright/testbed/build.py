@@ -68,6 +68,7 @@ def build(network: Network) -> None:
             ("ipv6/conf/default/disable_ipv6", "1"),
             ("ipv4/tcp_congestion_control", "reno"),
             ("ipv4/tcp_slow_start_after_idle", "0"),
+            ("ipv4/tcp_early_retrans", "0"),  # nothing is lost, only late on busy machines: probes would load links
             ("ipv4/conf/all/rp_filter", "0"),  # what was held arrives at another interface than answers leave by
             ("ipv4/conf/default/rp_filter", "0"),
         )
