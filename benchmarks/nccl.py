@@ -7,10 +7,10 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from textwrap import wrap
 
 from benchmarks.bursts import BURST, SMALL, SMALL_BURST, measure_by_size
+from benchmarks.errors import off_by
 from meshwright import Goal, Reduction, load_library, parse_system, placements, plan
 from meshwright.measure.accuracy import Outcome, Pair, join
 from meshwright.measure.bench import Case, Patience, case_of, cases
@@ -124,18 +124,18 @@ def _summary(found: dict[str, list[Pair]]) -> str:
     """How good the predictions are, of all payloads."""
     every = [pair for pairs in found.values() for pair in pairs]
     cases = [_with_own(pair) for pair in every if pair.goal == "all-reduce"]
-    ours = sorted(abs(one.error) for case in cases for one in case)
+    ours = [one.error for case in cases for one in case]
     others = [pair for pair in every if pair.goal != "all-reduce"]
     large, little = (
-        sorted(abs(one.error) for pair in others if (pair.bytes < SMALL) == small for one in _with_own(pair))
+        [one.error for pair in others if (pair.bytes < SMALL) == small for one in _with_own(pair)]
         for small in (False, True)
     )
     hits = [_place(case) for case in cases]
     return f"""In {len(cases)} cases, payloads on systems, the best program that was measured, or one within
         5% of it, is the best predicted in {hits.count(1) / len(cases):.0%}, and among the best three in
         {sum(place <= 3 for place in hits) / len(cases):.0%}. Predictions for all-reduces of any size, NCCL's own among
-        them, are off by {_errors(ours)}, other collectives from {format_bytes(SMALL)} on by {_errors(large)}, and
-        smaller ones, where calls and messages count most, by {_errors(little)}."""
+        them, are off by {off_by(ours)}, other collectives from {format_bytes(SMALL)} on by {off_by(large)}, and
+        smaller ones, where calls and messages count most, by {off_by(little)}."""
 
 
 def _with_own(pair: Pair) -> list[Outcome]:
@@ -150,18 +150,13 @@ def _place(case: Sequence[Outcome], noise: float = 0.05) -> int:
     return next(place for place, one in enumerate(order, 1) if one.measured <= limit)
 
 
-def _errors(errors: Sequence[float]) -> str:
-    """Of sorted errors."""
-    return f"{median(errors):.1%} in the median and {errors[int(0.9 * (len(errors) - 1))]:.1%} at the 90th percentile"
-
-
 def _programs(spec: str, pair: Pair) -> list[str]:
     """The programs of one payload."""
     assert pair.default is not None
     fastest = min(pair.outcomes, key=lambda one: one.measured)
-    errors = sorted(abs(one.error) for one in pair.outcomes)
+    errors = [one.error for one in pair.outcomes]
     text = f"""{len(pair.outcomes)} programs were measured for {format_bytes(pair.bytes)}, some of them in 4, 8 and 16
-        chunks. Predictions are off by {_errors(errors)}. The best, or one within 2% of it, is number
+        chunks. Predictions are off by {off_by(errors)}. The best, or one within 2% of it, is number
         {_place(pair.outcomes, 0.02)} in the order of predictions. NCCL's own takes
         {pair.default.measured / fastest.measured:.2f} as long as the best. {_chosen(spec, pair)} The eight fastest:"""
     few = sorted(pair.outcomes, key=lambda one: one.measured)[:8]

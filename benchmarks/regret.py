@@ -16,6 +16,7 @@ from statistics import median
 from textwrap import wrap
 
 from benchmarks.bursts import BURST, SMALL_BURST, measure_by_size
+from benchmarks.errors import off_by
 from meshwright import Reduction, load_library, parse_pipelined, parse_system, placements, plan
 from meshwright.measure.accuracy import Pair, join
 from meshwright.measure.bench import Case, Patience, case_of, race
@@ -200,32 +201,28 @@ SETTLED = f"""Three parts of the model were settled with these measurements, so 
 unevenly flows share a link, that links wait while processors work ([cost.md](cost.md#chunks)), and that no mixes of
 programs are planned for gloo. Longer programs may be better still where links have latency: on the last system, 4 MiB
 in 24 chunks once took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the
-best program of five, which is the most that `plan` tries unless `--max-steps` says otherwise. Idle
+best program of five, which is the most that `plan` tries by default; with `--max-steps 6` it tries those of six, but
+predicts no gain. Idle
 emulated links let {BURST // 1000} kB through at once, which is much of 100 KiB; so for that payload they let
 {SMALL_BURST / 1000:g} kB through, in packets of 1.5 kB, whose headers take 4% of the rate. A question mark: the choice
 has changed since, and was not measured."""
-
-
-def _off(errors: Sequence[float]) -> str:
-    """Of sorted errors."""
-    return f"{median(errors):.1%} in the median and {errors[int(0.9 * len(errors))]:.1%} at the 90th percentile"
 
 
 def page(found: Sequence[Row]) -> str:
     """The document."""
     known = [(one, one.chosen) for one in found if one.chosen is not None]
     large = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1]]
-    errors = sorted(error for one in found if one.bytes >= 1 << 20 for error in one.errors)
-    small = sorted(error for one in found if one.bytes < 1 << 20 for error in one.errors)
-    taken = sorted(one.error for one in found if one.error is not None)
+    errors = [error for one in found if one.bytes >= 1 << 20 for error in one.errors]
+    small = [error for one in found if one.bytes < 1 << 20 for error in one.errors]
+    taken = [one.error for one in found if one.error is not None]
     slower = sum(chosen > 1.02 * one.own for one, chosen in known)
     near = sum(chosen <= NEAR * one.best for one, chosen in known)
     at_once = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1] and "+" not in one.system]
     text = f"""Of {len(known)} plans, {slower} were slower than 1.02x the library's own, and {near} were within 1.05x
         of the best. At {format_bytes(PAYLOADS[-1])} they take {median(large):.2f} the bound in the median,
         {median(at_once):.2f} where links have no latency, which the bound leaves out. The predicted times of the
-        {len(taken)} plans in chunks are off by {_off(taken)}; those of all programs in chunks that were measured by
-        {_off(errors)} from 1 MiB on, and by {_off(small)} at 100 KiB, most of which no plan would take: there the
+        {len(taken)} plans in chunks are off by {off_by(taken)}; those of all programs in chunks that were measured by
+        {off_by(errors)} from 1 MiB on, and by {off_by(small)} at 100 KiB, most of which no plan would take: there the
         profile's cost of calls counts most."""
     lines = ["# Regret: the default plan, measured", ""]
     for paragraph in (ABOUT, text, SETTLED):

@@ -132,7 +132,7 @@ def _measure_all(bed: Testbed, job: Job, bar: Bar, added: Mapping[str, str]) -> 
     port = bed.port()
     while job.missing():
         port += 1  # the last one may not be free yet
-        reason = _watch(job, fork_ranks(bed, port, work))
+        reason = wait_for_forked(fork_ranks(bed, port, work), quiet(job))
         if left := job.missing():
             if reason and job.gives_up:
                 raise EngineError(reason)
@@ -151,11 +151,6 @@ def _mark_failed(job: Job, left: Sequence[Measurement], reason: str) -> None:
     with Records(job.out) as records:
         started = [measurement for measurement in left if measurement.id in records.unfinished]
         records.add(replace(started[-1] if started else left[0], failed=reason))
-
-
-def _watch(job: Job, pids: dict[int, int]) -> str:
-    """Wait for ranks; why they failed, empty if they did not. No rank is left when this returns."""
-    return wait_for_forked(pids, quiet(job))
 
 
 def quiet(job: Job, clock: Callable[[], float] = time.monotonic) -> Callable[[], str]:
