@@ -152,20 +152,25 @@ class Mixes:
         return float(costs.min()), table[costs.argmin()]
 
     def in_chunks(self, shares: Shares) -> tuple[float, Pipelined]:
-        """The shares in whole chunks: rounded, and then one chunk after the other moves to where it helps most."""
+        """The shares in whole chunks: rounded, and then one chunk after the other moves to where it helps most.
+
+        Where no single chunk helps, two may, or four, as the programs choose other algorithms then. For example, two
+        programs took 2.15 s with 8 of 16 chunks each, not less with 9 and 7, and 1.94 s with 13 and 3.
+        """
         programs, counts = list(shares), _rounded(np.array(list(shares.values())), self.chunks)
-        best = self._timed(programs, counts)
-        for _ in range(self.chunks if len(programs) > 1 else 0):
+        best, many = self._timed(programs, counts), 1
+        while many < self.chunks and len(programs) > 1:
             moves = [
-                [count - (k == i) + (k == j) for k, count in enumerate(counts)]
+                [count - many * (k == i) + many * (k == j) for k, count in enumerate(counts)]
                 for i, j in permutations(range(len(counts)), 2)
-                if counts[i]
+                if counts[i] >= many
             ]
-            times = [self._timed(programs, move) for move in moves]
-            fastest = min(range(len(moves)), key=lambda k: times[k][0])
-            if times[fastest][0] >= best[0]:
-                break
-            counts, best = moves[fastest], times[fastest]
+            timed = [(self._timed(programs, move), move) for move in moves]
+            after, moved = min(timed, key=lambda one: one[0][0], default=(best, counts))
+            if after[0] < best[0]:
+                counts, best, many = moved, after, 1
+            else:
+                many *= 2
         return best
 
     def _timed(self, programs: Sequence[Program], counts: Sequence[int]) -> tuple[float, Pipelined]:
