@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.errors import middle_and_tenth
 from benchmarks.mpibench import measure_mpi
 from benchmarks.pipelinepage import FEW, INSIDE, SPLIT, page, picture
 from meshwright import Reduction, load_library, parse_system, placements, plan
@@ -216,6 +217,11 @@ def joined(setup: Setup, file: str) -> list[Pair]:
     return join(read_measurements(RESULTS / file), setup.library, calibrated(setup))
 
 
+def in_chunks(pair: Pair) -> list[float]:
+    """The errors of predictions for programs in chunks."""
+    return [outcome.error for outcome in pair.outcomes if "chunk" in outcome.program]
+
+
 def measured(pair: Pair, choice: Plan) -> Outcome:
     """What a plan took."""
     found = {outcome.program: outcome for outcome in pair.outcomes}
@@ -231,7 +237,7 @@ def rows() -> dict[str, Any]:
     for setup in (*SETUPS, LATENT, MPI):
         (pair,) = joined(setup, f"pipelines-{setup.name}.jsonl")
         plain, piped = (measured(pair, chosen(setup, setup.bytes, chunks)) for chunks in (1, CHUNKS))
-        errors[setup.library.name] += [abs(outcome.error) for outcome in pair.outcomes if "chunk" in outcome.program]
+        errors[setup.library.name] += in_chunks(pair)
         assert pair.default is not None
         found["systems"].append(
             {
@@ -251,7 +257,7 @@ def rows() -> dict[str, Any]:
             }
         )
     found["error"] = {
-        name: {"median": median(each), "p90": sorted(each)[int(0.9 * (len(each) - 1))], "programs": len(each)}
+        name: dict(zip(("median", "p90"), middle_and_tenth(each), strict=True)) | {"programs": len(each)}
         for name, each in errors.items()
     }
     for setup in SMALL:

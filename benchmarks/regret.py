@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from textwrap import wrap
 
+from benchmarks import nccl, pipelines
 from benchmarks.bursts import BURST, SMALL_BURST, measure_by_size
 from benchmarks.errors import off_by
 from meshwright import Reduction, load_library, parse_pipelined, parse_system, placements, plan
@@ -191,6 +192,14 @@ def rows(specs: Sequence[str] = (*STUDIED, *OTHERS), folder: Path = RESULTS) -> 
     return found
 
 
+def elsewhere() -> list[float]:
+    """The errors of predictions for the programs in chunks that other studies have measured."""
+    pairs = [pair for name in nccl.SYSTEMS for pair in nccl.pairs(name)]
+    for setup in (*pipelines.SETUPS, pipelines.LATENT, pipelines.MPI):
+        pairs += pipelines.joined(setup, f"pipelines-{setup.name}.jsonl")
+    return [error for pair in pairs for error in pipelines.in_chunks(pair)]
+
+
 ABOUT = f"""Written by `python -m benchmarks.regret`. All-reduces over all devices of emulated clusters with
 gloo (PyTorch 2.11, a machine with 16 cores, four or five clusters at a time). Nothing was calibrated: plans are made
 from the configured rates and latencies and the library profile, as `plan` does by default. Beside the
@@ -198,7 +207,7 @@ library's own all-reduce and the plan's choice, the best program step after step
 {", ".join(map(str, CHUNKS))} chunks were measured; `best` is the fastest of all these. The first three systems
 are those of the [study](study.md)."""
 SETTLED = f"""Three parts of the model were settled with these measurements, so they are no test of it: how
-unevenly flows share a link, that links wait while processors work ([cost.md](cost.md#chunks)), and that no mixes of
+unevenly flows share a link, that links wait while calls are made ([cost.md](cost.md#chunks)), and that no mixes of
 programs are planned for gloo. Longer programs may be better still where links have latency: on the last system, 4 MiB
 in 24 chunks once took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the
 best program of five, which is the most that `plan` tries by default; with `--max-steps 6` it tries those of six, but
@@ -215,6 +224,7 @@ def page(found: Sequence[Row]) -> str:
     errors = [error for one in found if one.bytes >= 1 << 20 for error in one.errors]
     small = [error for one in found if one.bytes < 1 << 20 for error in one.errors]
     taken = [one.error for one in found if one.error is not None]
+    every = [*errors, *small, *elsewhere()]
     slower = sum(chosen > 1.02 * one.own for one, chosen in known)
     near = sum(chosen <= NEAR * one.best for one, chosen in known)
     at_once = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1] and "+" not in one.system]
@@ -223,7 +233,8 @@ def page(found: Sequence[Row]) -> str:
         {median(at_once):.2f} where links have no latency, which the bound leaves out. The predicted times of the
         {len(taken)} plans in chunks are off by {off_by(taken)}; those of all programs in chunks that were measured by
         {off_by(errors)} from 1 MiB on, and by {off_by(small)} at 100 KiB, most of which no plan would take: there the
-        profile's cost of calls counts most."""
+        profile's cost of calls counts most. Together with those on [NCCL](nccl.md) and those in
+        [the study of chunks](pipelines.md), all {len(every)} programs in chunks are off by {off_by(every)}."""
     lines = ["# Regret: the default plan, measured", ""]
     for paragraph in (ABOUT, text, SETTLED):
         lines += [*wrap(" ".join(paragraph.split()), 110, break_long_words=False, break_on_hyphens=False), ""]

@@ -34,7 +34,7 @@ from meshwright.cost.mixing import NEAR, balanced
 from meshwright.cost.model import CostModel, StepCost
 from meshwright.cost.pipeline import CHUNKS, NEARLY, NEVER, Pipeline
 from meshwright.language.goals import PROGRAM_GOALS
-from meshwright.language.program import Pipelined, Program
+from meshwright.language.program import Pipelined, Program, device_groups
 from meshwright.language.symbolic import run_symbolically
 from meshwright.placement.layout import layout_of
 from tests.test_cost import cases, pick_program
@@ -93,6 +93,7 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
     chunk = CostModel(model.layout, library, ceil(model.payload / chunks))
     options: list[list[StepCost]] = []
     owners: list[int] = []
+    called: list[int] = []  # how many devices call each step
     for owner, (program, _) in enumerate(pipelined.shares):
         states = run_symbolically(program, len(model.layout.levels), goal)
         for state, step in zip(states, program.steps, strict=False):
@@ -100,6 +101,8 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
             several = chunk.options(kind, chunk.rule(kind))
             options.append(several if library.adapts else [min(several, key=lambda cost: cost.seconds)])
             owners.append(owner)
+            groups = device_groups(step.grouping, model.layout.hierarchy.radices)
+            called.append(sum(map(len, groups)) * model.layout.system.devices // model.layout.hierarchy.size)
     counts = [count for _, count in pipelined.shares]
     best = float("inf")
     for costs in product(*options):
@@ -107,37 +110,38 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
         period = 0.0
         processing = 0.0
         loads: dict[str, float] = {}
-        for owner, cost in zip(owners, costs, strict=True):
+        rate = model.layout.system.message_rate
+        busiest: list[tuple[dict[str, float], int]] = []
+        for owner, cost, callers in zip(owners, costs, called, strict=True):
             firsts[owner] += cost.seconds
             processing += counts[owner] * cost.call
             period = max(period, counts[owner] * cost.seconds)
             processing += counts[owner] * sum(phase.processing for phase in cost.phases)
-            for level, busy in worked(cost).items():
+            busiest.append((worked(cost, cost.call if rate is None else callers / rate), counts[owner]))
+            for level, busy in busiest[-1][0].items():
                 loads[level] = loads.get(level, 0.0) + counts[owner] * busy
         period = max(period, processing, *loads.values(), 0.0)
         if not library.adapts:
-            shared = [(cost, counts[owner]) for owner, cost in zip(owners, costs, strict=True)]
-            period = max(period, crowded(shared))
+            period = max(period, crowded(busiest))
         best = min(best, max(firsts) + (chunks - 1) / chunks * period)
     return best
 
 
-def worked(cost: StepCost) -> dict[str, float]:
-    """How long a step keeps the links of each level busy; those that limit it wait for the processors besides."""
+def worked(cost: StepCost, calling: float) -> dict[str, float]:
+    """How long a step keeps the links of each level busy; those that limit it wait while it is called besides."""
     loads: dict[str, float] = {}
     for phase in cost.phases:
         for load in phase.loads:
             loads[load.level] = loads.get(load.level, 0.0) + load.seconds
-    waiting = cost.call + sum(phase.processing for phase in cost.phases)
     most = max(loads.values(), default=0.0)
-    return {level: busy + (waiting if 0 < most < busy * (1 + 1e-9) else 0.0) for level, busy in loads.items()}
+    return {level: busy + (calling if 0 < most < busy * (1 + 1e-9) else 0.0) for level, busy in loads.items()}
 
 
-def crowded(steps: Sequence[tuple[StepCost, int]]) -> float:
+def crowded(steps: Sequence[tuple[dict[str, float], int]]) -> float:
     """The period where steps meet on links that do not limit them, pair of levels by pair of levels; see the docs."""
     by_limit: dict[str, list[dict[str, float]]] = {}
-    for cost, count in steps:
-        loads = {level: count * busy for level, busy in worked(cost).items()}
+    for busy, count in steps:
+        loads = {level: count * seconds for level, seconds in busy.items()}
         if any(loads.values()):
             by_limit.setdefault(max(loads, key=lambda level: loads[level]), []).append(loads)
     longest = 0.0

@@ -19,7 +19,14 @@ from meshwright import (
     plan,
 )
 from meshwright.cost.forecasts import Seen
-from meshwright.cost.library import library_document, library_names, library_of, load_library, parse_library_yaml
+from meshwright.cost.library import (
+    LibraryRule,
+    library_document,
+    library_names,
+    library_of,
+    load_library,
+    parse_library_yaml,
+)
 from meshwright.cost.model import CostModel
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.placement.layout import layout_of
@@ -47,6 +54,9 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
         ("[{efficiency: 1}]", "needs 'algorithms'"),
         ("[{algorithms: [ring], piece: 0B}]", "a piece has at least one byte, not 0"),
         ("[{algorithms: [ring], piece: some}]", "some"),
+        ("[{algorithms: [ring], ranks: 0}, {algorithms: [ring]}]", "expected a whole number from 1 to"),
+        ("[{algorithms: [ring], ranks: few}]", "'ranks' in the rule has the count 'few'"),
+        ("[{algorithms: [ring], ranks: 3}]", "the last rule must be for all groups: it has no 'ranks'"),
     ],
 )
 def test_malformed_libraries_are_refused(rule: str, message: str) -> None:
@@ -76,6 +86,21 @@ def test_limits_per_rank_grow_with_the_group() -> None:
     (at,) = placements(parse_system("node=2@1kB/s,gpu=3@4kB/s"), {"a": 6})
     model = CostModel(layout_of(at, ("a",)), library, 1)
     assert rule_ends(model) == sorted({n * k * 1000 for n in (2, 3, 6) for k in (1, 3, 6)})
+
+
+def test_a_rule_may_be_for_large_groups_only() -> None:
+    text = "[{algorithms: [direct], ranks: 3, up_to: 1kB}, {algorithms: [ring]}]"
+    library = parse_library_yaml(f"collectives: {RULES.format(text)}", "mine.yaml")
+    assert library_of(library_document(library), "again") == library
+    taken = [
+        library.rule(Collective.ALL_GATHER, held, Seen(ranks)).algorithms[0]
+        for ranks, held in ((2, 1), (2, 1001), (3, 1000), (3, 1001), (16, 1000))
+    ]
+    assert taken == ["ring", "ring", "direct", "ring", "direct"]
+    (at,) = placements(parse_system("node=2@1kB/s,gpu=3@4kB/s"), {"a": 6})
+    assert rule_ends(CostModel(layout_of(at, ("a",)), library, 1)) == [1000, 3000, 6000]
+    with pytest.raises(SpecError, match="a rule is for groups of at least one rank, not 0"):
+        LibraryRule(("ring",), ranks=0)
 
 
 @pytest.mark.parametrize("goal", [Goal.BROADCAST, Goal.REDUCE])
@@ -143,23 +168,24 @@ def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "collective", "largest", "said"),
+    ("library", "collective", "system", "largest", "said"),
     [
-        ("openmpi", Collective.ALL_REDUCE, 8191, "8,191 B"),
-        ("gloo", Collective.REDUCE_SCATTER, 16384, "16,384 B"),
-        ("nccl-sockets", Collective.ALL_REDUCE, 16 * 17_600, "17,600 B for each rank"),
-        ("nccl-sockets", Collective.REDUCE_SCATTER, 16 * 11_000, "11,000 B for each rank"),
-        ("nccl-sockets", Collective.ALL_GATHER, 16 * 11_000, "11,000 B in each rank"),
+        ("openmpi", Collective.ALL_REDUCE, "gpu=16@100kB/s", 8191, "8,191 B"),
+        ("gloo", Collective.REDUCE_SCATTER, "node=2@1Mbit/s,gpu=8@10Mbit/s", 16384, "16,384 B"),
+        ("nccl-sockets", Collective.ALL_REDUCE, "gpu=16@100kB/s", 16 * 17_600, "17,600 B for each rank"),
+        ("nccl-sockets", Collective.REDUCE_SCATTER, "gpu=16@100kB/s", 16 * 11_000, "11,000 B for each rank"),
+        ("nccl-sockets", Collective.ALL_GATHER, "gpu=16@100kB/s", 16 * 11_000, "11,000 B in each rank"),
     ],
 )
 def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
-    library: str, collective: Collective, largest: int, said: str
+    library: str, collective: Collective, system: str, largest: int, said: str
 ) -> None:
     """Measured on shaped links; between other rules of the built-in libraries, no time jumps that way."""
     goal = next(goal for goal in PROGRAM_GOALS if goal.flat is collective)
-    (placement,) = placements(parse_system("gpu=16@100kB/s"), {"a": 16})
+    (placement,) = placements(parse_system(system), {"a": 16})
+    layout = layout_of(placement, ["a"])
     small, large = (
-        CostModel(layout_of(placement, ["a"]), load_library(library), payload).seconds(flat_program(goal, 1), goal)
+        CostModel(layout, load_library(library), payload).seconds(flat_program(goal, len(layout.levels)), goal)
         for payload in (largest, largest + 1)
     )
     assert small > large

@@ -43,8 +43,8 @@ class Loads:
     member of each group holds, of all groups that meet on the busiest link; bytes, what it carries; seconds, how long
     that takes; alone, whether a single device sets the time. By phase: latency, of all messages that follow each other;
     turns, of a ring whose messages wait for handshakes, otherwise 0; processing, what the processors take that devices
-    share; call, what making the call takes of a rank's own time, for the first phase of an entry; piece and hops: see
-    `filling`.
+    share; call, what making the call takes of a rank's own time, for the first phase of an entry; calling, the same, or
+    what processors that devices share take for it; piece and hops: see `filling`.
     """
 
     begins: NDArray[np.int64]
@@ -56,6 +56,7 @@ class Loads:
     turns: Values
     processing: Values
     call: Values
+    calling: Values
     piece: Values
     hops: Values
 
@@ -134,11 +135,9 @@ def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
     along = [entry.piece is not None and not phase.round for entry in entries for phase in entry.phases]
     piece = np.array([float(entry.piece or 0) for entry in entries])[owner]
     latency, turns = _latency(layout, library, entries, traffic[MESSAGES])
-    call = np.zeros(len(latency))
-    call[begins] = library.call if layout.system.message_rate is None else 0.0
-    processing = _processing(layout, entries, begins)
+    call, calling, processing = _processing(layout, library, entries, begins)
     hops = np.where(along, hops, 0.0)
-    return Loads(begins, shared, amount, seconds, alone, latency, turns, processing, call, piece, hops)
+    return Loads(begins, shared, amount, seconds, alone, latency, turns, processing, call, calling, piece, hops)
 
 
 @lru_cache(maxsize=65536)
@@ -193,12 +192,18 @@ def _latency(layout: Layout, library: Library, entries: Sequence[Entry], message
     return latency * library.trips + own * messages.sum(axis=1), turns
 
 
-def _processing(layout: Layout, entries: Sequence[Entry], begins: NDArray[np.int64]) -> Values:
-    """What the processors have to do for all devices: making the call is as much work as a message."""
+def _processing(
+    layout: Layout, library: Library, entries: Sequence[Entry], begins: NDArray[np.int64]
+) -> tuple[Values, Values, Values]:
+    """What making the calls takes of a rank's own time; the same or of shared processors; and all that these do.
+
+    Where devices share processors, making the call is as much work as a message of each device.
+    """
     rate = layout.system.message_rate
     sent = np.array([entry.sharing.groups * phase.sent for entry in entries for phase in entry.phases])
+    nothing, calling = np.zeros(len(sent)), np.zeros(len(sent))
     if rate is None:
-        return np.zeros(len(sent))
-    sent[begins] += [entry.sharing.groups * prod(entry.sharing.shape) for entry in entries]
-    found: Values = sent / rate
-    return found
+        calling[begins] = library.call
+        return calling, calling, nothing
+    calling[begins] = [entry.sharing.groups * prod(entry.sharing.shape) / rate for entry in entries]
+    return nothing, calling, sent / rate + calling

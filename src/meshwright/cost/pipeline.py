@@ -4,9 +4,9 @@ The first chunk takes the time of all steps. Then one chunk comes out per period
 done with the last one. All steps that are under way share the links, and the processors where devices share those;
 while the messages of one step wait, those of others are in flight. So the period is at least each of three times: that
 of the slowest step, of the link with the most to carry over all steps, and of the processors (a rank's own for the
-calls of a chunk, and those that devices share for its messages). While processors are at work for a step's next chunk,
-the links that limit this step carry nothing for it, and the other steps seldom fill the gap: so what the processors do
-for a step counts as work of these links too.
+calls of a chunk, and those that devices share for its messages). While the call for a step's next chunk is made, the
+links that limit this step carry nothing for it, and the other steps seldom fill the gap: so making the call counts as
+work of these links too.
 
 For example, 4 chunks through three steps that take 2, 3 and 2 ms per chunk. The first chunk takes 7 ms. If the steps
 use different links, the period is 3 ms, and all is done after 7 + 3 x 3 = 16 ms; without chunks it takes about 28 ms.
@@ -68,7 +68,7 @@ class Options:
     algorithms: their names. picked: for each number of chunks, the numbers of those that may be taken. table: by the
     number of chunks and the algorithm that may be taken, the seconds of the step, the same again (the first are added
     up over the steps, of the second the slowest counts), the seconds of the processors, and the seconds of each level's
-    links, with those of the processors where they limit the step.
+    links, with those of making the call where they limit the step.
     """
 
     algorithms: tuple[str, ...]
@@ -309,7 +309,7 @@ def _table(prices: Prices, held: Table) -> Table:
     found[:, 2] = prices.processing
     np.multiply((held[prices.owner] / prices.held)[:, None], prices.busy, out=found[:, 3:])
     limits = prices.busy > (1 - SAME) * prices.busy.max(axis=1)[:, None]
-    found[:, 3:] += np.where(limits, prices.processing[:, None], 0.0)
+    found[:, 3:] += np.where(limits, prices.calling[:, None], 0.0)
     return found
 
 

@@ -22,7 +22,8 @@ class Priced:
 
     held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
     many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
-    processors, the latency, the turns, the seconds of making the call, and the piece and the hops of `filling`.
+    processors, the latency, the turns, the seconds of making the call, the piece and the hops of `filling`, and what
+    links wait for while the call is made.
     """
 
     algorithms: tuple[str, ...]
@@ -38,7 +39,9 @@ def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) 
     many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
     busy = np.add.reduceat(found.seconds, found.begins, axis=0)
     work = found.seconds.max(axis=1)
-    phases = np.stack([work, found.processing, found.latency, found.turns, found.call, found.piece, found.hops])
+    phases = np.stack(
+        [work, found.processing, found.latency, found.turns, found.call, found.piece, found.hops, found.calling]
+    )
     kinds, option, phase = [], 0, 0
     for algorithms, each in zip(names, held, strict=True):
         after = option + len(algorithms)
@@ -56,7 +59,8 @@ class Prices:
 
     begins, ends: for each kind, the number of its first option, and of the one after its last. By option: owner, the
     number of its kind; algorithms; held and busy as in `Priced`; processing, those of the processors and of making
-    the call; first, the number of its first phase. of: by phase, the number of its option.
+    the call; calling, those for which links wait while the call is made; first, the number of its first phase. of: by
+    phase, the number of its option.
     """
 
     begins: Numbers
@@ -66,6 +70,7 @@ class Prices:
     held: Values
     busy: Values
     processing: Values
+    calling: Values
     first: Numbers
     of: Numbers
     phases: Values
@@ -86,6 +91,7 @@ class Prices:
             np.repeat([kind.held for kind in kinds], options),
             np.concatenate([kind.busy for kind in kinds]),
             np.add.reduceat(phases[1] + phases[4], first),
+            np.add.reduceat(phases[7], first),
             first,
             np.repeat(np.arange(len(many)), many),
             phases,
@@ -98,7 +104,7 @@ class Prices:
         """
         each = held[..., self.owner]
         share = each / self.held
-        work, processing, latency, turns, call, piece, hops = self.phases
+        work, processing, latency, turns, call, piece, hops, _ = self.phases
         times = call + together(np.maximum(share[..., self.of] * work, processing), latency, turns)
         if np.any(hops):
             times += filling(each[..., self.of], piece, hops)

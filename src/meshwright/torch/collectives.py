@@ -27,7 +27,7 @@ OP_NAMES: dict[Any, str] = {
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 
-SMALL = 2**14  # bytes up to which a ReduceScatter on gloo is one exchange; above, a ring: as in libraries/gloo.yaml
+SMALL = 2**14  # bytes up to which three ranks or more scatter by one exchange on gloo, as libraries/gloo.yaml says
 
 
 def _name(new: str, old: str) -> str:
@@ -93,7 +93,7 @@ def _gloo_reduce_scatter(source: Tensor, target: Tensor, operation: str, group: 
     """
     me, size = group.rank(), group.size()
     parts = source.view(size, -1)
-    if source.nbytes <= SMALL:
+    if source.nbytes <= SMALL and size > 2:
         received = torch.empty_like(parts)
         _wait(getattr(group, ALL_TO_ALL)(received.view(-1), source, [], [], _options(AllToAllOptions)))
         if operation == "sum":
@@ -106,7 +106,8 @@ def _gloo_reduce_scatter(source: Tensor, target: Tensor, operation: str, group: 
     running = parts[me - 1]
     for left in range(size - 2, -1, -1):
         arriving = buffers[left % 2]
-        # Receive first: with the send first, gloo often uses the two directions of a connection one after the other.
+        # Receive first: with the send first, as in all_to_all, gloo often uses the two directions of a connection one
+        # after the other.
         receiving = group.recv([arriving], previous, 0)
         sending = group.send([running], following, 0)
         _wait(receiving)
