@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 import pytest
@@ -250,6 +250,19 @@ def test_a_search_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proven.candidates[0].seconds * (1 + cut.gap) >= cut.candidates[0].seconds
 
 
+def test_chunks_move_several_at_once_where_one_does_not_help() -> None:
+    # 13 chunks of one program and 3 of another; from 8 and 8, moving one chunk is worse either way.
+    levels = (
+        Level("pod", 6, Link(bandwidth=1e9, per_device=1e6)),
+        Level("rack", 4, Link(bandwidth=1e6, latency=2e-5, bypass=True)),
+    )
+    what = [Reduction(("d",), 1_938_790)]
+    found = plan(System("s", levels), {"d": 24}, what, library="ideal", max_steps=3, top=1)
+    assert found.least_seconds is not None
+    assert sorted(count for _, count in found.candidates[0].reductions[0].shares) == [3, 13]
+    assert found.candidates[0].seconds < 1.005 * found.least_seconds
+
+
 def test_a_mix_comes_near_the_bound_of_all_mixes() -> None:
     # Every axis of a torus has links of its own, so programs that begin with different axes share them best.
     system = load_system("tpu-v4")
@@ -383,14 +396,14 @@ def test_faster_links_never_make_an_ideal_plan_slower(
     )
     levels = placement.system.levels
     faster = replace(placement.system, levels=(*levels[:number], replace(level, link=better), *levels[number + 1 :]))
-    times = []
+    times, gap = [], 0.0
     for system in (placement.system, faster):
         model = CostModel(layout_of(replace(placement, system=system), axes), load_library("ideal"), payload)
         found = Pipeline(model, goal, 64)
-        (best,) = search(found, program_graph(len(model.layout.levels), goal, 4)).programs
-        times.append(found.seconds(best))
-    margin = prod((1 + NEARLY, 1 / (1 - GAINED), 1 / (1 - WORTH)))
-    assert times[1] <= times[0] * margin
+        searched = search(found, program_graph(len(model.layout.levels), goal, 4))
+        times.append(found.seconds(searched.programs[0]))
+        gap = searched.gap
+    assert times[1] <= times[0] * max(MARGIN, 1 + gap)
 
 
 def test_four_times_the_bandwidth_is_not_slower_in_chunks() -> None:

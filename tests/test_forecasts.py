@@ -169,8 +169,7 @@ def test_bad_forecasts_are_refused() -> None:
     ("rules", "message"),
     [
         ([{"algorithms": ["ring", "tree"]}], "a rule with forecasts has one algorithm"),
-        ([{"algorithms": ["ring"], "up_to": "1kB"}], "no 'otherwise', 'up_to' or 'ranks'"),
-        ([{"algorithms": ["ring"], "ranks": 3}], "no 'otherwise', 'up_to' or 'ranks'"),
+        ([{"algorithms": ["ring"], "up_to": "1kB"}], "neither 'otherwise' nor 'up_to'"),
         ([{"algorithms": ["direct"]}], "unknown algorithm with forecasts 'direct'"),
         ([{"algorithms": ["tree"]}], "one of them for ring"),
     ],

@@ -56,7 +56,7 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
         ("[{algorithms: [ring], piece: some}]", "some"),
         ("[{algorithms: [ring], ranks: 0}, {algorithms: [ring]}]", "expected a whole number from 1 to"),
         ("[{algorithms: [ring], ranks: few}]", "'ranks' in the rule has the count 'few'"),
-        ("[{algorithms: [ring], ranks: 3}]", "the last rule must be for all groups: it has no 'ranks'"),
+        ("[{algorithms: [ring], ranks: 3}, {algorithms: [ring]}]", "a rule with 'ranks' needs 'up_to'"),
     ],
 )
 def test_malformed_libraries_are_refused(rule: str, message: str) -> None:
@@ -99,8 +99,20 @@ def test_a_rule_may_be_for_large_groups_only() -> None:
     assert taken == ["ring", "ring", "direct", "ring", "direct"]
     (at,) = placements(parse_system("node=2@1kB/s,gpu=3@4kB/s"), {"a": 6})
     assert rule_ends(CostModel(layout_of(at, ("a",)), library, 1)) == [1000, 3000, 6000]
-    with pytest.raises(SpecError, match="a rule is for groups of at least one rank, not 0"):
-        LibraryRule(("ring",), ranks=0)
+    for few in (0, 10**100, "3"):
+        with pytest.raises(SpecError, match="'ranks' in the rule has the count"):
+            LibraryRule(("ring",), up_to=1, ranks=few)  # type: ignore[arg-type]
+
+
+def test_the_gloo_profile_says_what_the_engine_does() -> None:
+    pytest.importorskip("torch")
+    from meshwright.torch.collectives import SEVERAL, SMALL
+
+    gloo = load_library("gloo")
+    for rules in (dict(gloo.rules), dict(gloo.in_chunks)):
+        exchange, otherwise = rules[Collective.REDUCE_SCATTER]
+        assert (exchange.algorithms, exchange.up_to, exchange.ranks) == (("direct",), SMALL, SEVERAL)
+        assert otherwise.algorithms == ("ring",)
 
 
 @pytest.mark.parametrize("goal", [Goal.BROADCAST, Goal.REDUCE])
@@ -171,7 +183,7 @@ def test_rules_go_by_the_bytes_that_a_device_holds() -> None:
     ("library", "collective", "system", "largest", "said"),
     [
         ("openmpi", Collective.ALL_REDUCE, "gpu=16@100kB/s", 8191, "8,191 B"),
-        ("gloo", Collective.REDUCE_SCATTER, "node=2@1Mbit/s,gpu=8@10Mbit/s", 16384, "16,384 B"),
+        ("gloo", Collective.REDUCE_SCATTER, "node=2@1Mbit/s,gpu=4@10Mbit/s", 16384, "16,384 B"),
         ("nccl-sockets", Collective.ALL_REDUCE, "gpu=16@100kB/s", 16 * 17_600, "17,600 B for each rank"),
         ("nccl-sockets", Collective.REDUCE_SCATTER, "gpu=16@100kB/s", 16 * 11_000, "11,000 B for each rank"),
         ("nccl-sockets", Collective.ALL_GATHER, "gpu=16@100kB/s", 16 * 11_000, "11,000 B in each rank"),
@@ -182,7 +194,7 @@ def test_where_a_smaller_payload_takes_longer_the_docs_say_so(
 ) -> None:
     """Measured on shaped links; between other rules of the built-in libraries, no time jumps that way."""
     goal = next(goal for goal in PROGRAM_GOALS if goal.flat is collective)
-    (placement,) = placements(parse_system(system), {"a": 16})
+    (placement,) = placements(parse_system(system), {"a": parse_system(system).devices})
     layout = layout_of(placement, ["a"])
     small, large = (
         CostModel(layout, load_library(library), payload).seconds(flat_program(goal, len(layout.levels)), goal)

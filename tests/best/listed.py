@@ -18,6 +18,7 @@ from meshwright import (
     check_program,
     plan,
 )
+from meshwright.cost.chunking import GAINED
 from meshwright.cost.library import load_library
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import CHUNKS, NEARLY, Pipeline
@@ -27,8 +28,8 @@ from meshwright.placement.layout import Layout, layout_of
 from meshwright.planning import search
 from tests.strategies import named
 
-MARGIN = (1 + NEARLY) / (1 - 0.05)
-"""With chunks: of numbers of chunks within 0.5% the smallest is taken, and cutting must gain 5%."""
+MARGIN = (1 + NEARLY) / (1 - GAINED)
+"""With chunks: of numbers of chunks that are nearly as good the smallest is taken, and cutting must gain something."""
 
 SAME = 1e-9
 

@@ -118,6 +118,7 @@ def test_by_keyboard_alone(browser: "Browser", address: str) -> None:
         tab_to(page, "document.activeElement.closest('.check')?.textContent.includes('without Reduce')")
         page.keyboard.press("Space")
         page.wait_for_url("**no_rooted=yes**")
+        page.locator("main[aria-busy=false]").wait_for()  # the answer comes with a choice of its own
         tab_to(page, "document.activeElement.name === 'candidate'")
         page.keyboard.press("ArrowDown")
         page.wait_for_url("**show-plan=1**")

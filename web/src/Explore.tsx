@@ -42,8 +42,8 @@ export function Explore() {
   useEffect(() => {
     if (!asked) return undefined;
     const ended = new AbortController();
+    setWaiting(true); // from the first keystroke on: what is chosen before the answer comes is lost
     const timer = setTimeout(() => {
-      setWaiting(true);
       ask(asked, ended.signal)
         .then((answer) => {
           setErrors(answer.errors ?? {});

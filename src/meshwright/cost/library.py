@@ -12,11 +12,11 @@
     own: {}         # other rules of collectives that users call by themselves: engines may have something better
 
 For each collective the first rule applies whose `up_to` is at least the bytes that a device holds; with
-`per_rank: true`, `up_to` counts for each rank of the group, and a rule with `ranks: 3` is for groups of three and more.
-Of the rule's `algorithms` that can be used in the group, the library takes the fastest; if none can, the fastest of
-`otherwise`. With `piece: 512KiB`, what goes down a line of
-members is handed on in pieces of that size. Where the rules of a collective have `forecasts`, the one applies
-that has the least of them (see `meshwright.cost.forecasts`).
+`per_rank: true`, `up_to` counts for each rank of the group, and a rule with `ranks: 3` beside it is for groups of three
+and more. Of the rule's `algorithms` that can be used in the group, the library takes the fastest; if none can, the
+fastest of `otherwise`. With `piece: 512KiB`, what goes down a line of members is handed on in pieces of that size.
+Where the rules of a collective have `forecasts`, the one applies that has the least of them (see
+`meshwright.cost.forecasts`).
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,17 @@ from meshwright.cost.forecasts import FORESEEN, Forecast, Seen, choices, forecas
 from meshwright.errors import SpecError
 from meshwright.language.program import Collective
 from meshwright.text.builtin import builtin_names, load_text
-from meshwright.text.spec import as_tuple, check_title, check_type, is_number, one_of, parse_count, shown, unknown
+from meshwright.text.spec import (
+    as_tuple,
+    check_count,
+    check_title,
+    check_type,
+    is_number,
+    one_of,
+    parse_count,
+    shown,
+    unknown,
+)
 from meshwright.text.units import parse_bytes, parse_seconds
 from meshwright.text.yamlfile import Reader, boolean, compose, items, mapping, node_of, parsed, problem, word
 
@@ -46,7 +56,7 @@ class LibraryRule:
 
     algorithms: the fastest of these is taken; otherwise: the fastest of these where none of the first can be used.
     up_to: the rule applies while a device holds at most this many bytes; None: always.
-    ranks: it applies in groups of at least this many ranks.
+    ranks: it applies in groups of at least this many ranks; it needs `up_to`.
     efficiency: the share of the links' bandwidth that the library reaches.
     per_rank: up_to is meant for each rank of the group: twice the ranks, twice the bytes.
     piece: in a Reduce or Broadcast along a ring, a member hands on pieces of at most this many bytes, and at least two,
@@ -76,15 +86,16 @@ class LibraryRule:
             raise SpecError(
                 f"the efficiency must be at least {LEAST_EFFICIENCY} and at most 1, not {shown(self.efficiency)}"
             )
-        if type(self.ranks) is not int or self.ranks < 1:
-            raise SpecError(f"a rule is for groups of at least one rank, not {shown(self.ranks)}")
+        check_count(self.ranks, "'ranks' in the rule", "ranks: 3")
+        if self.ranks > 1 and self.up_to is None:
+            raise SpecError("a rule with 'ranks' needs 'up_to': beyond, and in smaller groups, a later rule holds")
         if self.piece is not None and (type(self.piece) is not int or self.piece < 1):
             raise SpecError(f"a piece has at least one byte, not {shown(self.piece)}")
         if self.per_rank and self.up_to is None:
             raise SpecError("a rule per rank needs 'up_to': the bytes of each rank up to which it holds")
         if as_tuple(self.forecasts, Forecast, "forecasts"):
-            if len(self.algorithms) != 1 or self.otherwise or self.up_to is not None or self.ranks > 1:
-                raise SpecError("a rule with forecasts has one algorithm, and no 'otherwise', 'up_to' or 'ranks'")
+            if len(self.algorithms) != 1 or self.otherwise or self.up_to is not None:
+                raise SpecError("a rule with forecasts has one algorithm, and neither 'otherwise' nor 'up_to'")
             one_of(FORESEEN, "algorithm with forecasts", self.algorithms[0])
 
     def limit(self, ranks: int) -> int | None:
@@ -299,8 +310,6 @@ def _check_rules(rules: Sequence[LibraryRule], collective: Collective) -> None:
     some = [limit for limit in limits[:-1] if limit is not None]
     if not limits or limits[-1] is not None or len(some) < len(limits) - 1 or some != sorted(set(some)):
         raise SpecError("the last rule must have no 'up_to', and those before it growing ones")
-    if rules[-1].ranks > 1:
-        raise SpecError("the last rule must be for all groups: it has no 'ranks'")
     if len({rule.per_rank for rule in rules[:-1]}) > 1:
         raise SpecError("either all rules with 'up_to' are per rank, or none is")
 
@@ -327,15 +336,11 @@ def _parse_efficiency(text: str) -> float:
     return value
 
 
-def _parse_ranks(text: str) -> int:
-    return parse_count(text, "ranks", "rule", "ranks: 3")
-
-
 _RULE: dict[str, Reader] = {
     "algorithms": _algorithms,
     "otherwise": _algorithms,
     "up_to": parsed(parse_bytes),
-    "ranks": parsed(_parse_ranks),
+    "ranks": parsed(partial(parse_count, name="ranks", what="rule", example="ranks: 3")),
     "efficiency": parsed(_parse_efficiency),
     "per_rank": boolean,
     "piece": parsed(parse_bytes),

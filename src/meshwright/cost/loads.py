@@ -43,8 +43,8 @@ class Loads:
     member of each group holds, of all groups that meet on the busiest link; bytes, what it carries; seconds, how long
     that takes; alone, whether a single device sets the time. By phase: latency, of all messages that follow each other;
     turns, of a ring whose messages wait for handshakes, otherwise 0; processing, what the processors take that devices
-    share; call, what making the call takes of a rank's own time, for the first phase of an entry; calling, the same, or
-    what processors that devices share take for it; piece and hops: see `filling`.
+    share; call, what making the call takes of a rank's own time, for the first phase of an entry; calling, how long
+    making it takes, of a rank's own time or of the processors that devices share; piece and hops: see `filling`.
     """
 
     begins: NDArray[np.int64]
@@ -195,9 +195,9 @@ def _latency(layout: Layout, library: Library, entries: Sequence[Entry], message
 def _processing(
     layout: Layout, library: Library, entries: Sequence[Entry], begins: NDArray[np.int64]
 ) -> tuple[Values, Values, Values]:
-    """What making the calls takes of a rank's own time; the same or of shared processors; and all that these do.
+    """`call`, `calling` and `processing` of `Loads`.
 
-    Where devices share processors, making the call is as much work as a message of each device.
+    Where devices share processors, making a call is as much work for them as a message of each device.
     """
     rate = layout.system.message_rate
     sent = np.array([entry.sharing.groups * phase.sent for entry in entries for phase in entry.phases])

@@ -152,7 +152,7 @@ class Mixes:
         return float(costs.min()), table[costs.argmin()]
 
     def in_chunks(self, shares: Shares) -> tuple[float, Pipelined]:
-        """The shares in whole chunks: rounded, and then one chunk after the other moves to where it helps most.
+        """The shares in whole chunks: rounded, and then chunks move to where they help most, one at a time.
 
         Where no single chunk helps, two may, or four, as the programs choose other algorithms then. For example, two
         programs took 2.15 s with 8 of 16 chunks each, not less with 9 and 7, and 1.94 s with 13 and 3.

@@ -22,8 +22,8 @@ class Priced:
 
     held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
     many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
-    processors, the latency, the turns, the seconds of making the call, the piece and the hops of `filling`, and what
-    links wait for while the call is made.
+    processors, the latency, the turns, the seconds of a rank's own time for making the call, the piece and the hops of
+    `filling`, and how long making the call takes in all.
     """
 
     algorithms: tuple[str, ...]
@@ -59,8 +59,8 @@ class Prices:
 
     begins, ends: for each kind, the number of its first option, and of the one after its last. By option: owner, the
     number of its kind; algorithms; held and busy as in `Priced`; processing, those of the processors and of making
-    the call; calling, those for which links wait while the call is made; first, the number of its first phase. of: by
-    phase, the number of its option.
+    the call; calling, how long making the call takes; first, the number of its first phase. of: by phase, the number of
+    its option.
     """
 
     begins: Numbers

@@ -27,7 +27,9 @@ OP_NAMES: dict[Any, str] = {
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 
-SMALL = 2**14  # bytes up to which three ranks or more scatter by one exchange on gloo, as libraries/gloo.yaml says
+# A ReduceScatter on gloo is one exchange for at most so many bytes, in groups of at least so many ranks; otherwise it
+# is a ring. libraries/gloo.yaml says the same.
+SMALL, SEVERAL = 2**14, 3
 
 
 def _name(new: str, old: str) -> str:
@@ -93,7 +95,7 @@ def _gloo_reduce_scatter(source: Tensor, target: Tensor, operation: str, group: 
     """
     me, size = group.rank(), group.size()
     parts = source.view(size, -1)
-    if source.nbytes <= SMALL and size > 2:
+    if source.nbytes <= SMALL and size >= SEVERAL:
         received = torch.empty_like(parts)
         _wait(getattr(group, ALL_TO_ALL)(received.view(-1), source, [], [], _options(AllToAllOptions)))
         if operation == "sum":
