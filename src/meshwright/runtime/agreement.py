@@ -177,6 +177,8 @@ def call_checks(
         reduction = role.planned.communication
         kind = reduction.goal, frozenset(reduction.axes)
         if kind not in found:
-            found[kind] = CallCheck(f"{key}/{number}", role.ranks, mode, channel(number, role.ranks))
+            # With the group's first rank: other groups of the same reduction have verdicts of their own.
+            own = f"{key}/{number}/{role.ranks[0]}"
+            found[kind] = CallCheck(own, role.ranks, mode, channel(number, role.ranks))
         checks.append(found[kind])
     return checks
