@@ -29,5 +29,8 @@ def test_only_the_last_digits_of_a_number_may_differ() -> None:
     assert same(old, Entry("c", ('| {"a": [0.10000000000001, 2, "1.00000000000001e-05s"]}', "! in 2.5s")))
     for other in ('| {"a": [0.1001, 2, "1e-05s"]}', '| {"a": [0.1, 2.0, "1e-05s"]}', '| {"b": [0.1, 2, "1e-05s"]}'):
         assert not same(old, Entry("c", (other, "! in 2.5s")))
+    residual, elsewhere, error = (Entry("c", (f'| {{"residual": {one}}}',)) for one in (4.1e-16, 1.5e-15, 1.5e-12))
+    assert same(residual, elsewhere)
+    assert not same(residual, error)
     assert not same(old, Entry("c", (old.lines[0], "! in 2.501s")))
     assert not same(old, Entry("c", (*old.lines, "= 1")))
