@@ -107,6 +107,44 @@ def test_sizes_that_always_change_do_not_fill_the_memory() -> None:
         assert calls.choose.find.cache_info().currsize <= KEPT
 
 
+class _Agreeable:
+    """A channel on which all calls are alike; it keeps what is compared."""
+
+    def __init__(self) -> None:
+        self.compared: list[str] = []
+
+    def agree(self, _key: str, _before: str | None, value: Any, _judge: Any) -> None:
+        self.compared.append(value[0])
+
+    def announce(self, *_: Any) -> None:
+        raise AssertionError
+
+
+def test_calls_are_compared_unless_they_have_come_in_this_order() -> None:
+    channel = _Agreeable()
+    check = CallCheck("", (0, 1), "first", channel)
+    for _ in range(50):
+        for call in ("small", "large"):
+            check((call,), 1)
+    assert channel.compared == ["small", "large", "small", "small"]  # the last one is the 64th since
+    del channel.compared[:]
+    check(("large",), 1)
+    check(("large",), 1)
+    check(("small",), 1)
+    check(("small",), 1)
+    assert channel.compared == ["large", "small"]
+
+
+def test_orders_of_calls_that_always_change_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CallCheck, "PAIRS", 100)
+    channel = _Agreeable()
+    check = CallCheck("", (0, 1), "first", channel)
+    for number in range(1000):
+        check((str(number),), 1)
+        assert len(check.known) <= 100
+    assert len(channel.compared) == 1000
+
+
 def test_the_first_steps_do_not_run_far_ahead() -> None:
     open_now: list[int] = []
     most: list[int] = []

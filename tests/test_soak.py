@@ -7,11 +7,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.soak.__main__ import mend, missing_trials
-from benchmarks.soak.cell import Kind, Outcome, first_fault, read_outcome
-from benchmarks.soak.report import figures, table
+from benchmarks.soak.cell import FAULTS, Kind, Outcome, first_fault, read_outcome
+from benchmarks.soak.ranks import call_of, draw, groups_of
+from benchmarks.soak.report import figures, joined, table
 from benchmarks.soak.verdict import aborted, unclear
+
+from meshwright.runtime.agreement import CallCheck
 
 STEP = "rank 1: step 2 (AllReduce across node) with ranks 1, 3 failed"
 
@@ -121,3 +125,60 @@ def test_a_cell_sees_and_ends_what_a_trial_leaves(seconds: float, grace: float, 
     assert read_outcome(tmp_path).verdict == verdict
     left = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
     assert not left.exists() or left.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_figures_of_kinds_that_were_not_tried_again_stay() -> None:
+    def of(**kinds: int) -> dict[str, Any]:
+        rows = {kind: {"trials": trials, **dict.fromkeys(FAULTS, 0)} for kind, trials in kinds.items()}
+        return {"kinds": rows, "total": {"trials": sum(kinds.values()), **dict.fromkeys(FAULTS, 0)}}
+
+    both = joined(of(a=5, b=7), of(b=2, c=1))
+    assert {name: row["trials"] for name, row in both["kinds"].items()} == {"a": 5, "b": 2, "c": 1}
+    assert both["total"]["trials"] == 8
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_only_a_rank_that_calls_otherwise_calls_otherwise(seed: int) -> None:
+    scenario = draw(Random(seed), seed, otherwise=True)
+    groups = [groups_of(scenario.plan(), rank) for rank in range(scenario.devices)]
+    wrong = 0
+    for call in range(scenario.calls):
+        calls = [call_of(scenario, groups[rank], call, rank) for rank in range(scenario.devices)]
+        for rank, each in enumerate(calls):
+            mine = groups[rank][each.number]
+            if call == scenario.otherwise and scenario.victim in mine:
+                assert not each.same
+                wrong += rank == scenario.victim
+                right = next(len(calls[other].given) for other in mine if other != scenario.victim)
+                assert (len(each.given) == right) == (rank != scenario.victim)
+            else:
+                assert each.same
+                assert each.right == np.sum([calls[other].given for other in mine], 0).tolist()
+    assert wrong == 1
+
+
+class Agreeable:
+    """A channel on which all calls are alike; it counts them."""
+
+    compared = 0
+
+    def agree(self, *_: Any) -> None:
+        self.compared += 1
+
+    announce = agree
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_rank_compares_the_call_that_it_makes_otherwise(seed: int) -> None:
+    """So no other rank gets more bytes than it expects, at which gloo would end it."""
+    scenario = draw(Random(seed), seed, otherwise=True)
+    groups = groups_of(scenario.plan(), scenario.victim)
+    channel, checks = Agreeable(), dict[frozenset[str], CallCheck]()
+    before = 0
+    for call in range(scenario.otherwise + 1):
+        made = call_of(scenario, groups, call, scenario.victim)
+        over = frozenset(scenario.over[made.number])
+        check = checks.setdefault(over, CallCheck("", groups[made.number], "first", channel))
+        before = channel.compared
+        check((str(made.number), str(len(made.given))), made.given.nbytes)
+    assert channel.compared == before + 1

@@ -7,7 +7,18 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from benchmarks.soak.ranks import CLOSING, DONE, JOINED, MADE, WRONG, Progress, Scenario, calls_of, payload
+from benchmarks.soak.ranks import (
+    CLOSING,
+    DONE,
+    JOINED,
+    MADE,
+    WRONG,
+    Progress,
+    Scenario,
+    call_of,
+    groups_of,
+    note,
+)
 from meshwright.mpi import Reducer
 
 
@@ -20,18 +31,25 @@ def main(folder: Path) -> int:
     partial.write_text(str(os.getpid()))
     partial.rename(folder / f"pid{rank}")
     progress.set(rank, JOINED)
-    reducer = Reducer(scenario.plan(), timeout=scenario.timeout, check=scenario.check)
-    for call, number in enumerate(calls_of(scenario)):
-        progress.set(rank, MADE + call)
-        given = payload(scenario, call)
-        mine = given[rank].copy()
-        reducer.all_reduce(mine, over=number)
-        if mine.tolist() != given.sum(0).tolist():
-            print(f"WRONG RESULT on rank {rank} in call {call}", flush=True)
-            return WRONG
-    progress.set(rank, CLOSING)
-    if scenario.closes:
-        reducer.close()
+    try:
+        plan = scenario.plan()
+        tune = scenario.programs == "tuned"
+        reducer = Reducer(plan, timeout=scenario.timeout, check=scenario.check, tune=tune)
+        groups = groups_of(plan, rank)
+        for number in range(scenario.calls):
+            progress.set(rank, MADE + number)
+            call = call_of(scenario, groups, number, rank)
+            mine = call.given.copy()
+            reducer.all_reduce(mine, over=call.number)
+            if not call.same or mine.tolist() != call.right:
+                print(f"WRONG RESULT on rank {rank} in call {number}", flush=True)
+                return WRONG
+        progress.set(rank, CLOSING)
+        if scenario.closes:
+            reducer.close()
+    except Exception as error:
+        note(folder, rank, error)
+        raise
     progress.set(rank, DONE)
     return 0
 

@@ -1,7 +1,7 @@
-"""Ranks that are killed or stopped at random moments of random plans: how the others end.
+"""Ranks that are killed or stopped, or make another call, at random moments of random plans: how the others end.
 
 A trial ends well when every survivor has right results, or one clear error (see `verdict`) within the timeout and ten
-seconds more, and then ends by itself.
+seconds more, and then ends by itself. A rank that makes another call survives it.
 """
 
 import faulthandler
@@ -14,11 +14,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
-from tests.engines import plan_of, programs_of, random_pipelines
+from tests.engines import programs_of
 from tests.ranks import start_ranks
 
 from benchmarks.soak.cell import (
@@ -35,8 +37,9 @@ from benchmarks.soak.cell import (
     wait_for,
 )
 from benchmarks.soak.verdict import WATCHDOG, aborted, unclear
-from meshwright import Plan
+from meshwright import Placement, Plan, Planned, Reduction, load_library, parse_system, plan
 from meshwright.errors import MeshwrightError
+from meshwright.language.program import Pipelined
 from meshwright.runtime.launch import mpirun_command
 
 PATIENCE = 10.0
@@ -53,52 +56,108 @@ calls, and closed it, if it does that.
 WRONG = 77
 
 
+LINKS = ("10GB/s+1us", "1GB/s+5us")
+"""Of the innermost level, and of those around it: tuning needs predicted times."""
+
+LAYOUTS: tuple[tuple[str, dict[str, list[int]]], ...] = (
+    ("gpu=3", {"data": [3]}),
+    ("node=2,gpu=2", {"data": [2, 2]}),
+    ("node=2,gpu=4", {"data": [2, 4]}),
+    ("node=2,gpu=2", {"data": [2, 1], "tensor": [1, 2]}),
+    ("node=2,gpu=4", {"data": [2, 2], "tensor": [1, 2]}),
+)
+"""Systems with the factors of the axes; those with two axes have several groups for most reductions."""
+
+LENGTHS = (1, 64, 700, 701)
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """What the ranks do, and what happens to one of them, and when."""
+    """What the ranks do, and what happens to one of them, and when.
+
+    over: the axes of each reduction. programs: `random` ones, random ones in `chunks`, or `tuned` while they run.
+    calls: how many; after so many as `step` says, they begin again. otherwise: the number of the call that the victim
+    makes differently; -1 if it is killed or stopped.
+    """
 
     spec: str
-    devices: int
+    factors: dict[str, list[int]]
+    over: list[list[str]]
     seed: int
-    chunks: bool
+    programs: str
     check: str
     timeout: float
     calls: int
+    step: int
     closes: bool
     tidy: bool
     victim: int
     when: int
     delay: float
+    otherwise: int = -1
+
+    @property
+    def placement(self) -> Placement:
+        """Where the axes are."""
+        names = self.spec.split(",")
+        links = (*LINKS[1:] * (len(names) - 1), LINKS[0])
+        system = parse_system(",".join(f"{name}@{link}" for name, link in zip(names, links, strict=True)))
+        return Placement(system, tuple(self.factors), tuple(map(tuple, self.factors.values())))
+
+    @property
+    def devices(self) -> int:
+        """How many ranks there are."""
+        return self.placement.system.devices
 
     def plan(self) -> Plan:
-        """Random programs, all in chunks or none; the same on every rank."""
-        random = Random(self.seed)
-        if self.chunks:
-            plan = random_pipelines(self.spec)
-            return replace(plan, communications=tuple(random.sample(plan.reductions, 3)))
-        return plan_of(self.spec, random.sample(programs_of(self.spec), 3), size=4096)
+        """The same on every rank."""
+        random, placement = Random(self.seed), self.placement
+        if self.programs == "tuned":
+            what = [Reduction(tuple(axes), 4096) for axes in self.over]
+            made = plan(placement.system, placement.sizes, what, library="gloo", placement=placement, top=1)
+            return made.candidates[0]
+        several = random.choice([1, 1, 2, 3]) if self.programs == "chunks" else 1
+        reductions = []
+        for axes in self.over:
+            factors = [max(self.factors[axis][k] for axis in axes) for k in range(len(self.spec.split(",")))]
+            known = programs_of(",".join(f"l{k}={factor}" for k, factor in enumerate(factors) if factor > 1))
+            taken = random.sample(known, several)
+            most = 4 if self.programs == "chunks" else 1
+            shares = tuple([(program, random.randint(1, most)) for program in taken])
+            size = random.choice([1, 200, 1000]) if most > 1 else 4096
+            reductions.append(Planned(Reduction(tuple(axes), size), Pipelined(shares), 1, 1, 1))
+        return Plan(placement, load_library("ring"), tuple(reductions))
 
 
-def draw(random: Random, seed: int) -> Scenario:
+def draw(random: Random, seed: int, otherwise: bool = False) -> Scenario:
     """A random scenario; rank 0, which has the store, is a victim more often than others."""
-    spec, devices = random.choice([("node=2,gpu=2", 4), ("node=2,gpu=2", 4), ("gpu=3", 3), ("node=2,gpu=4", 8)])
+    spec, factors = random.choice(LAYOUTS)
     calls = random.choice([1, 5, 30, 150])
     stage = random.choice(["making", "calling", "calling", "calling", "closing"])
     when = {"making": JOINED, "calling": MADE + random.randrange(calls), "closing": CLOSING}[stage]
-    return Scenario(
+    programs = random.choice(["random", "random", "chunks", "chunks", "tuned"])
+    axes = [list(factors), *([axis] for axis in factors)] if len(factors) > 1 else [list(factors)]
+    found = Scenario(
         spec=spec,
-        devices=devices,
+        factors=factors,
+        over=[random.choice(axes) for _ in range(3)],
         seed=seed,
-        chunks=random.random() < 0.5,
+        programs=programs,
         check=random.choice(["first", "always"]),
         timeout=random.choice([2.0, 3.0, 4.0]),
         calls=calls,
+        step=random.choice([1, 2, 3]) if otherwise else random.choice([1, 3, 6, calls]),
         closes=random.random() < 0.7,
         tidy=random.random() < 0.5,
-        victim=random.choice([0, random.randrange(devices)]),
+        victim=0,
         when=when,
         delay=random.random() * {"making": 0.3, "calling": 0.02, "closing": 0.005}[stage],
     )
+    found = replace(found, victim=random.choice([0, random.randrange(found.devices)]))
+    if otherwise:
+        number = random.randrange(calls)
+        return replace(found, otherwise=number, when=MADE + number, delay=0.0)
+    return found
 
 
 class Progress:
@@ -124,16 +183,57 @@ class Progress:
         return min(self.of(rank) for rank in range(self._ranks))
 
 
-def payload(scenario: Scenario, call: int) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
-    """What every rank gives to a call: whole numbers, so that sums are exact."""
-    random = np.random.default_rng([scenario.seed, call])
-    return random.integers(-1000, 1000, (scenario.devices, int(random.choice([1, 64, 700, 701]))))
+@dataclass(frozen=True)
+class Call:
+    """A call of one rank: which reduction, what the rank gives, what is right, and whether others call the same."""
+
+    number: int
+    given: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+    right: list[int]
+    same: bool
 
 
-def calls_of(scenario: Scenario) -> list[int]:
-    """Which reduction of the plan each call is."""
-    random = Random(scenario.seed)
-    return [random.randrange(3) for _ in range(scenario.calls)]
+def call_of(scenario: Scenario, groups: Sequence[Sequence[int]], call: int, rank: int) -> Call:
+    """What a rank does in a call; whole numbers, so that sums are exact. Groups give different lengths.
+
+    groups: for each reduction, the group of the rank.
+    """
+    number, length = kind_of(scenario, groups, call)
+    ranks = groups[number]
+    random = np.random.default_rng([scenario.seed, call, ranks[0]])
+    every = random.integers(-1000, 1000, (len(ranks), length))
+    given, right = every[ranks.index(rank)], every.sum(0).tolist()
+    if call != scenario.otherwise or rank != scenario.victim:
+        return Call(number, given, right, call != scenario.otherwise or scenario.victim not in ranks)
+    return Call(number, np.resize(given, other_length(scenario, groups, call)), [], False)
+
+
+def kind_of(scenario: Scenario, groups: Sequence[Sequence[int]], call: int) -> tuple[int, int]:
+    """Which reduction a call is, and its length: the same in every step, as in training."""
+    place = call % scenario.step
+    number = Random(f"{scenario.seed} {place}").randrange(3)
+    return number, Random(f"{scenario.seed} {place} {groups[number][0]}").choice(LENGTHS)
+
+
+def other_length(scenario: Scenario, groups: Sequence[Sequence[int]], call: int) -> int:
+    """A wrong length for a call that makes it one which has never come after the call before it: ranks notice that.
+
+    One of the four lengths does that, as no step has more than three calls. Lengths that have come go before others,
+    and larger ones before smaller, as gloo ends processes that get more than they expect.
+    """
+    number, right = kind_of(scenario, groups, call)
+    kinds = [kind_of(scenario, groups, before) for before in range(call)]
+    alike = [kind for kind in kinds if set(scenario.over[kind[0]]) == set(scenario.over[number])]
+    known = set(pairwise([None, *alike]))
+    last = alike[-1] if alike else None
+    fitting = [length for length in LENGTHS if length != right and (last, (number, length)) not in known]
+    return max(fitting, key=lambda length: ((number, length) in alike, length))
+
+
+def groups_of(plan: Plan, rank: int) -> list[Sequence[int]]:
+    """For each reduction of a plan, the group of a rank."""
+    every = [plan.placement.groups(planned.communication.axes) for planned in plan.reductions]
+    return [next(group for group in groups if rank in group) for groups in every]
 
 
 def torch_rank(scenario: Scenario, plan: Plan, folder: Path, rank: int) -> int:
@@ -150,16 +250,18 @@ def torch_rank(scenario: Scenario, plan: Plan, folder: Path, rank: int) -> int:
     progress.set(rank, JOINED)
     wait_for(lambda: progress.everyone() >= JOINED, 60, 0.001)
     try:
-        reducer = Reducer(plan, timeout=scenario.timeout, check=scenario.check)
-        for call, number in enumerate(calls_of(scenario)):
-            progress.set(rank, MADE + call)
-            given = payload(scenario, call)
-            tensor = torch.from_numpy(given[rank].copy())
-            if call % 3 == 1:
-                reducer.all_reduce(tensor, over=number, async_op=True).wait()
+        tune = scenario.programs == "tuned"
+        reducer = Reducer(plan, timeout=scenario.timeout, check=scenario.check, tune=tune)
+        groups = groups_of(plan, rank)
+        for number in range(scenario.calls):
+            progress.set(rank, MADE + number)
+            call = call_of(scenario, groups, number, rank)
+            tensor = torch.from_numpy(call.given.copy())
+            if number % 3 == 1:
+                reducer.all_reduce(tensor, over=call.number, async_op=True).wait()
             else:
-                reducer.all_reduce(tensor, over=number)
-            if tensor.tolist() != given.sum(0).tolist():
+                reducer.all_reduce(tensor, over=call.number)
+            if not call.same or tensor.tolist() != call.right:
                 return WRONG
         progress.set(rank, CLOSING)
         if scenario.closes:
@@ -177,12 +279,14 @@ def note(folder: Path, rank: int, error: BaseException) -> None:
     """Put down what a rank was told."""
     told = {"ours": isinstance(error, MeshwrightError), "kind": type(error).__name__, "text": str(error)}
     told |= {"at": time.monotonic()}
-    (folder / f"error{rank}").write_text(json.dumps(told))
+    partial = folder / f"partial{rank}"  # mpirun may end this process at any moment
+    partial.write_text(json.dumps(told))
+    partial.rename(folder / f"error{rank}")
 
 
-def torch_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome:
-    """Kill or stop one of the ranks that PyTorch connects."""
-    scenario = draw(random, random.randrange(1 << 30))
+def torch_trial(folder: Path, random: Random, number: signal.Signals | None) -> Outcome:
+    """Kill or stop one of the ranks that PyTorch connects; with no signal, it makes another call than the others."""
+    scenario = draw(random, random.randrange(1 << 30), number is None)
     progress = Progress(folder / "progress", scenario.devices)
     plan = scenario.plan()
 
@@ -191,12 +295,12 @@ def torch_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome
 
     pids = start_ranks(scenario.devices, work, python_end)
     statuses: dict[int, int] = {}
-    details = asdict(scenario)
+    details: dict[str, Any] = asdict(scenario)
     if not _strike(scenario, progress, pids[scenario.victim], number, statuses):
         _end(pids, statuses)
         return Outcome(MISSED, details=details)
     struck = time.monotonic()
-    survivors = [rank for rank in range(scenario.devices) if rank != scenario.victim]
+    survivors = [rank for rank in range(scenario.devices) if number is None or rank != scenario.victim]
     wait_for(
         lambda: all([ended(pids[rank], statuses) for rank in survivors]),  # noqa: C419 - all are asked
         scenario.timeout + PATIENCE + ENDING,
@@ -240,16 +344,14 @@ def torch_survivor(folder: Path, rank: int, status: int | None, latest: float) -
     return Outcome()
 
 
-def mpi_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome:
-    """Kill or stop one of the ranks that Open MPI connects; mpirun, which sees ranks die, may end the others."""
-    scenario = draw(random, random.randrange(1 << 30))
-    if scenario.devices == 8:
-        scenario = replace(scenario, spec="node=2,gpu=2", devices=4, victim=scenario.victim % 4)
+def mpi_trial(folder: Path, random: Random, number: signal.Signals | None) -> Outcome:
+    """Kill or stop one of the ranks that Open MPI connects, or have it make another call; mpirun, which sees ranks die,
+    may end the others."""
+    scenario = draw(random, random.randrange(1 << 30), number is None)
     (folder / "scenario").write_text(json.dumps(asdict(scenario)))
     progress = Progress(folder / "progress", scenario.devices)
     command = [*mpirun_command(scenario.devices), sys.executable, "-m", "benchmarks.soak.mpirank", str(folder)]
-    details = asdict(scenario)
-
+    details: dict[str, Any] = asdict(scenario)
     pid = start(command, folder / "job")
     statuses: dict[int, int] = {}
     file = folder / f"pid{scenario.victim}"
@@ -265,44 +367,51 @@ def mpi_trial(folder: Path, random: Random, number: signal.Signals) -> Outcome:
     in_time = wait_for(lambda: ended(pid, statuses), scenario.timeout + PATIENCE + ENDING, 0.02)
     details["seconds"] = round(time.monotonic() - struck, 2)
     said = text_of(folder / "job")
-    if not in_time and all(progress.of(rank) == DONE for rank in range(scenario.devices) if rank != scenario.victim):
+    others = [rank for rank in range(scenario.devices) if rank != scenario.victim]
+    if not in_time and number is not None and all(progress.of(rank) == DONE for rank in others):
         end_descendants(os.getpid())
         return Outcome(MISSED, "all calls were over: MPI itself waits for the rank, to end", details)
     if not in_time:
         left = descendants(os.getpid())
         end_descendants(os.getpid())
         return Outcome("hang", f"mpirun and {len(left) - 1} processes still ran: {said[-300:]}", details)
-    return replace(_mpi_outcome(scenario, said, statuses[pid]), details=details)
+    told = [json.loads(path.read_text()) for path in sorted(folder.glob("error*"))]
+    return replace(_mpi_outcome(scenario, said, told, statuses[pid]), details=details)
 
 
-def _mpi_outcome(scenario: Scenario, said: str, status: int) -> Outcome:
+def _mpi_outcome(scenario: Scenario, said: str, told: Sequence[dict[str, Any]], status: int) -> Outcome:
+    """said: what mpirun and all ranks printed, which mpirun may mix up. told: the errors of ranks."""
     if aborted(said):
         return Outcome("abort", aborted(said))
     if "WRONG RESULT" in said:
         return Outcome("wrong result", said[said.index("WRONG RESULT") :][:100])
+    if status == 0 and scenario.otherwise >= 0:
+        return Outcome("wrong result", "a job in which a rank called otherwise ended well")
     if status == 0:
         return Outcome()
-    victim = f"process rank {scenario.victim} "
-    if victim in said or WATCHDOG.search(said):
+    why = [f"a {each['kind']}: {each['text']}" if not each["ours"] else unclear(each["text"]) for each in told]
+    if any(why):
+        return Outcome("unclear error", next(filter(None, why))[-300:])
+    mpirun = scenario.otherwise < 0 and f"process rank {scenario.victim} " in said
+    if told or mpirun or WATCHDOG.search(said):
         return Outcome()
-    errors = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("meshwright.errors.")]
-    if errors and not any(unclear(error) for error in errors):
-        return Outcome()
-    return Outcome("unclear error", (unclear(errors[0]) if errors else said.strip())[-300:])
+    return Outcome("unclear error", said.strip()[-300:])
 
 
 def _strike(
     scenario: Scenario,
     progress: Progress,
     victim: int,
-    number: signal.Signals,
+    number: signal.Signals | None,
     statuses: dict[int, int],
     job: int | None = None,
 ) -> bool:
-    """Send the signal when its moment has come; whether it came before the end."""
+    """Send the signal, if there is one, when its moment has come; whether it came before the end."""
     over = job if job is not None else victim
     begun = wait_for(lambda: progress.everyone() >= JOINED or ended(over, statuses), 60, 0.001)
     there = wait_for(lambda: progress.of(scenario.victim) >= scenario.when or ended(over, statuses), 60, 0.0005)
+    if number is None:
+        return begun and progress.of(scenario.victim) >= scenario.when
     if not begun or not there or over in statuses:
         return False
     time.sleep(scenario.delay)

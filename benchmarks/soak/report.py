@@ -17,12 +17,13 @@ BEGIN, END = "<!-- written by make soak -->", "<!-- end of what make soak writes
 
 def figures(journal: Path) -> dict[str, Any]:
     """How many trials of each kind there were, and how many ended badly, by fault."""
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    machine |= {package: version(package) for package in ("torch", "jax", "mpi4py", "numpy")}
     kinds: dict[str, dict[str, Any]] = {}
     for line in journal.read_text().splitlines():
         trial = json.loads(line)
-        row = kinds.setdefault(
-            trial["kind"], {"part": trial["part"], "trials": 0, "missed": 0, **dict.fromkeys(FAULTS, 0)}
-        )
+        nothing = {"part": trial["part"], "machine": machine, "trials": 0, "missed": 0, **dict.fromkeys(FAULTS, 0)}
+        row = kinds.setdefault(trial["kind"], nothing)
         if trial["verdict"] == "missed":
             row["missed"] += 1
             continue
@@ -36,9 +37,14 @@ def figures(journal: Path) -> dict[str, Any]:
             if not row.get(extra):
                 row.pop(extra, None)
     total = {name: sum(row[name] for row in kinds.values()) for name in ("trials", *FAULTS)}
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    machine |= {package: version(package) for package in ("torch", "jax", "mpi4py", "numpy")}
-    return {"machine": machine, "total": total, "kinds": kinds}
+    return {"total": total, "kinds": kinds}
+
+
+def joined(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The figures of earlier trials with those of a journal, which replace those of the same kinds."""
+    kinds = before["kinds"] | {name: row for name, row in found["kinds"].items() if row["trials"]}
+    total = {name: sum(row[name] for row in kinds.values()) for name in found["total"]}
+    return {"total": total, "kinds": kinds}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -56,16 +62,18 @@ def table(found: dict[str, Any]) -> str:
 
 
 def write_report(journal: Path, keep: bool) -> int:
-    """Write the figures, or only show them; 1 if any trial ended badly."""
+    """Write the figures, or only show them; 1 if any trial ended badly. Those of kinds without trials here stay."""
     if not journal.exists() or not journal.read_text():
         print("there are no trials yet", file=sys.stderr)
         return 0
     found = figures(journal)
     print(table(found))
+    ended_badly = any(found["total"][fault] for fault in FAULTS)
     if keep:
+        found = joined(json.loads(RESULTS.read_text()) if RESULTS.exists() else {"kinds": {}}, found)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         text = DOCUMENT.read_text()
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
         DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{after}")
-    return int(any(found["total"][fault] for fault in FAULTS))
+    return int(ended_badly)

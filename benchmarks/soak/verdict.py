@@ -16,8 +16,9 @@ LIBRARY = re.compile(
 )
 NAMES = re.compile(r"\branks? \d+")
 REASON = re.compile(
-    r"step \d+|cannot be made|did not join|heard nothing|made other calls|call differently|no longer be used|the store"
-    r"|has ended|has failed|waited|did not answer|of rank \d+|rank \d+ (died|left|is gone|hangs)"
+    r"step \d+|comparing times with|cannot be made|did not join|heard nothing|made other calls|call differently"
+    r"|no longer be used|the store|has ended|has failed|waited|did not answer|of rank \d+"
+    r"|rank \d+ (died|left|is gone|hangs)"
 )
 WATCHDOG = re.compile(r"^meshwright: rank (\d+) waited [\d.]+ s in (.+): another rank has died", re.MULTILINE)
 

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright import (
-    Goal,
-)
+from meshwright import Goal, parse_hierarchy, parse_program
 from meshwright.torch import Reducer, channel
-from tests.engines import hierarchical, pipelined_plan, refused
+from tests.engines import hierarchical, pipelined_plan, plan_of, refused
 from tests.torch.models import trained
 from tests.torch.programs import gloo
 from tests.torch.refusals import another_plan
@@ -33,22 +31,29 @@ def absent_rank(rank: int) -> str:
         return refused(lambda: Reducer(hierarchical(), timeout=5))
 
 
-def dying_rank(rank: int) -> tuple[str, str]:
+def warm_up(reducer: Reducer, length: int) -> None:
+    """Make two calls of a length: more of them in a row are not compared."""
+    for _ in range(2):
+        reducer.all_reduce(torch.ones(length))
+
+
+def dying_rank(rank: int, program: str, length: int) -> tuple[str, str]:
     """One rank dies between two calls: what the others are told, now and when they try again."""
+    spec = "node=2,gpu=2" if "node" in program else "gpu=4"
     with gloo(20):
-        reducer = Reducer(hierarchical(), timeout=30)
-        reducer.all_reduce(torch.ones(100))
+        reducer = Reducer(plan_of(spec, [parse_program(program, parse_hierarchy(spec))]), timeout=30)
+        warm_up(reducer, length)
         if rank == 3:
             os._exit(7)
-        first = refused(lambda: [reducer.all_reduce(torch.ones(100)) for _ in range(3)])
-        return first, refused(lambda: reducer.all_reduce(torch.ones(100)))
+        first = refused(lambda: [reducer.all_reduce(torch.ones(length)) for _ in range(3)])
+        return first, refused(lambda: reducer.all_reduce(torch.ones(length)))
 
 
 def hanging_rank(rank: int) -> str:
     """One rank does not come to a call, until the others have given up."""
     with gloo(20):
         reducer = Reducer(hierarchical(), timeout=5)
-        reducer.all_reduce(torch.ones(100))
+        warm_up(reducer, 100)
         told = dist.distributed_c10d._get_default_store()
         if rank == 1:
             with suppress(RuntimeError):  # the store ends with rank 0
@@ -63,8 +68,8 @@ def far_away(rank: int) -> bool:
     """Ranks that hear late, while rank 0, whose process has the store, ends as soon as it may."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     reducer = Reducer(hierarchical(), timeout=10)
-    for _ in range(2):  # the second call is not compared before the end
-        reducer.all_reduce(torch.ones(5))
+    warm_up(reducer, 5)
+    reducer.all_reduce(torch.ones(5))  # not compared before the end
     if rank:
         _hear_late()
     reducer.close()
@@ -102,7 +107,7 @@ def stopped_store(rank: int, when: str) -> tuple[str, str]:
         said = refused(lambda: Reducer(hierarchical(), timeout=2))
     else:
         reducer = Reducer(hierarchical(), timeout=2)
-        reducer.all_reduce(torch.ones(100))
+        warm_up(reducer, 100)
         if rank == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
         length = 100 if when == "call" else 101  # one of a new kind is compared first

@@ -57,12 +57,16 @@ def different_calls(rank: int) -> list[str]:
         return messages
 
 
+IN_EVERY_ORDER = (False, False, True, True, False)
+"""Calls of two kinds, after which neither is new to any rank, whichever came before it."""
+
+
 def swapped_calls(rank: int) -> str:
     """Two ranks make known calls of the same size in another order: noticed when all calls are compared."""
     with gloo():
         reducer = Reducer(hierarchical(), timeout=20)
-        for op in ("sum", "max"):
-            reducer.all_reduce(torch.ones(4), op)
+        for other in IN_EVERY_ORDER:
+            reducer.all_reduce(torch.ones(4), "max" if other else "sum")
         for op in ("max", "sum") if rank == 2 else ("sum", "max"):
             reducer.all_reduce(torch.ones(4), op)
         return refused(lambda: [reducer.all_reduce(torch.ones(4)) for _ in range(64)])
@@ -72,16 +76,27 @@ def known_sizes_mixed_up(rank: int, chunks: bool) -> str:
     """After a warm-up with one size, a rank gives another: it alone compares, the others are in the call already."""
     with gloo(20):
         reducer = Reducer(pipelined_plan(Goal.ALL_REDUCE) if chunks else hierarchical(), timeout=3)
-        reducer.all_reduce(torch.ones(40_000))
+        for _ in range(2):  # more in a row are not compared
+            reducer.all_reduce(torch.ones(40_000))
         return refused(lambda: reducer.all_reduce(torch.ones(50_000 if rank == 2 else 40_000)))
+
+
+def known_size_out_of_place(rank: int) -> str:
+    """Every step has a small call and a large one. In the fourth, a rank makes the large one first, which all know."""
+    with gloo(20):
+        reducer = Reducer(hierarchical(), timeout=3)
+        for _ in range(3):
+            for length in (40, 40_000):
+                reducer.all_reduce(torch.ones(length))
+        return refused(lambda: reducer.all_reduce(torch.ones(40_000 if rank == 2 else 40)))
 
 
 def late_difference(rank: int) -> str:
     """Sizes that all ranks know, but not at the same call: noticed at the latest when the Reducer is closed."""
     with gloo():
         reducer = Reducer(hierarchical(), timeout=10)
-        for length in (5, 6, 5 if rank == 2 else 6):
-            reducer.all_reduce(torch.ones(length))
+        for other in (*IN_EVERY_ORDER, rank == 2):
+            reducer.all_reduce(torch.ones(6 if other else 5))
         return refused(reducer.close)
 
 

@@ -49,8 +49,16 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert messages == ["rank 3 did not join the others within 4 s"] * 3 + [""]
 
 
-def test_a_rank_that_dies_ends_in_an_error_on_the_others() -> None:
-    outcomes = run_ranks("tests.torch.failures:dying_rank", 4)
+@pytest.mark.parametrize(
+    ("program", "length"),
+    [
+        ("ReduceScatter inside node; AllReduce across node; AllGather inside node", 100),
+        ("ReduceScatter all; AllGather all", 100),  # an exchange, and a ring of sends
+        ("ReduceScatter all; AllGather all", 40_000),  # two rings of sends
+    ],
+)
+def test_a_rank_that_dies_ends_in_an_error_on_the_others(program: str, length: int) -> None:
+    outcomes = run_ranks("tests.torch.failures:dying_rank", 4, program, length)
     assert [outcome.status for outcome in outcomes] == [0, 0, 0, 7]
     for rank, outcome in enumerate(outcomes[:3]):
         first, again = outcome.result
@@ -128,6 +136,15 @@ def test_what_one_rank_cannot_do_is_told_to_all_at_once(what: str, message: str)
         assert rank == 2 or message in said
 
 
+def test_a_known_size_out_of_place_is_refused_before_gloo_gets_it() -> None:
+    """Otherwise gloo ends the processes that get more bytes than they expect."""
+    outcomes = run_ranks("tests.torch.refusals:known_size_out_of_place", 4)
+    for outcome in outcomes:
+        assert not outcome.error, outcome.error
+        assert "the ranks call differently: rank 0 gives 40 elements" in outcome.result
+        assert "rank 2 gives 40000 elements" in outcome.result
+
+
 def test_sizes_that_differ_late_are_noticed_when_the_reducer_is_closed() -> None:
     message = (
         "rank 2 made other calls than rank 0 since the ranks compared theirs last, so results since then may be wrong"
@@ -192,8 +209,9 @@ def test_meshes_that_differ_are_refused_on_every_rank() -> None:
 @pytest.mark.parametrize("chunks", [False, True])
 def test_a_size_that_is_new_to_one_rank_alone_is_named_on_every_rank(chunks: bool) -> None:
     what = "elements of float32 to all-reduce sum of reduction 0"
-    for said in results("tests.torch.refusals:known_sizes_mixed_up", 4, chunks):
+    for rank, said in enumerate(results("tests.torch.refusals:known_sizes_mixed_up", 4, chunks)):
         assert said.startswith(f"the ranks call differently: rank 0 gives 40000 {what}, rank 2 gives 50000 {what}")
+        assert f"rank {rank}: step " in said or rank == 2
         assert "GLHF" not in said
         assert ".cc:" not in said
 

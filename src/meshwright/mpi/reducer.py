@@ -25,7 +25,7 @@ from meshwright.runtime.schedule import Call
 from meshwright.runtime.seats import Seat
 from meshwright.runtime.waiting import TIMEOUT, Watchdog, check_timeout
 from meshwright.runtime.walk import take_turns, walk_alone
-from meshwright.runtime.words import first_line
+from meshwright.runtime.words import first_line, rank_list
 
 
 class Reducer(AbstractContextManager["Reducer"]):
@@ -36,7 +36,8 @@ class Reducer(AbstractContextManager["Reducer"]):
 
     timeout: seconds after which a process that still waits for others in a call says so and ends; as no MPI call can be
     broken off, that is the only way out, and mpirun then ends the others.
-    check: whether ranks compare size, dtype and operation: before the "first" call of each kind, "always" or "never".
+    check: whether ranks compare size, dtype and operation: "first" before a call that has not come right after the same
+    call before, "always" or "never".
     tune: whether the first calls of each reduction and size find out which programs are fastest: at most 40 calls take
     the library's own collective and the best predicted programs in turn, and all others what was the fastest.
 
@@ -208,7 +209,7 @@ class Reducer(AbstractContextManager["Reducer"]):
     def _largest(self, role: Role, values: Sequence[float]) -> list[float]:
         """The largest of the values of all ranks of a role, one by one; their group is that of the library's own."""
         found = np.array(values, np.float64)
-        with self._waiting("comparing times"):
+        with self._waiting(f"comparing times with {rank_list(role.ranks)}"):
             run_collective(Collective.ALL_REDUCE, self._groups[0, role.ranks], found, found, "max")
         return list(found.tolist())
 

@@ -78,14 +78,21 @@ class Channel(Protocol):
 class CallCheck:
     """Compares the calls over the same axes with the same goal between the ranks of their group.
 
-    As long as all ranks make the same calls, they compare at the same ones. For example, all have made calls of 4 MiB
-    and 8 MiB, and now rank 0 makes one of 2 MiB where the others make one of 4 MiB again. Rank 0 compares, as it has
-    not had this kind yet; the others do not, and wait for rank 0 in the collective. So all wait, and all end with an
-    error after the timeout, which `explain` then finds the reason of.
+    Programs make the same calls in every step. So a call is compared unless it has come right after the same call
+    before, as one that is out of place seldom has. As long as all ranks make the same calls, they compare at the same
+    ones.
+
+    For example, in each step all have made a call of 4 MiB and then one of 8 MiB, and now rank 0 makes one of 8 MiB
+    where the others make one of 4 MiB. Rank 0 compares, as it has never made two of 8 MiB in a row; the others do not,
+    and wait for rank 0 in the collective. So all wait, and all end with an error after the timeout, whose reason
+    `explain` then finds. Had rank 0 not compared, gloo would end the processes that get more bytes than they expect.
     """
 
     CALLS, BYTES = 64, 2**26
     """After this number of calls or bytes all calls so far are compared: often enough to notice, too seldom to cost."""
+
+    PAIRS = 10_000
+    """With more pairs of calls than this, all are forgotten: sizes which always change are not to fill the memory."""
 
     def __init__(self, key: str, ranks: Sequence[int], mode: str, channel: Channel) -> None:
         """Nothing is compared yet; mode is first, always or never."""
@@ -95,20 +102,25 @@ class CallCheck:
         self.never, self.always = mode == "never" or len(ranks) == 1, mode == "always"
         self.calls = self.since = self.bytes = 0
         self.history = self.past = 0  # digests of all calls so far, and of those before the last one
-        self.known: set[tuple[str, ...]] = set()
+        self.last: tuple[str, ...] = ()
+        self.known: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()  # calls, each with the one before it
         self.before: str | None = None
 
     def __call__(self, call: tuple[str, ...], payload: int) -> None:
-        """Compare a call if it is of a new kind, if it is time to compare all calls so far, or if always asked to."""
+        """Compare a call if it has never followed the one before it, if it is time to compare all, or if asked to."""
         self.calls += 1
         if self.never:
             return
         self.since += 1
         self.bytes += payload
         self.past, self.history = self.history, crc32(repr(call).encode(), self.history)
-        if self.always or self.since >= self.CALLS or self.bytes >= self.BYTES or call not in self.known:
+        both = self.last, call
+        if self.always or self.since >= self.CALLS or self.bytes >= self.BYTES or both not in self.known:
             self.compare(" ".join(call))
-            self.known.add(call)
+            if len(self.known) >= self.PAIRS:
+                self.known.clear()
+            self.known.add(both)
+        self.last = call
 
     def compare(self, call: str) -> None:
         """Compare a call, and all before it."""
@@ -130,7 +142,7 @@ class CallCheck:
     def explain(self, call: tuple[str, ...], error: EngineError, channel: Channel) -> EngineError:
         """Find out with the others why a call failed: some may have made another one, or none at all.
 
-        A rank to which this call is of a new kind still waits under its key, so that key is used: it gets the answer
+        A rank that compares this call still waits under its key, so that key is used: it gets the answer
         too. If the call has been compared already, its key is used up, and another one is taken.
         """
         if len(self.ranks) == 1:

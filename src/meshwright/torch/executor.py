@@ -15,7 +15,7 @@ from meshwright.runtime.payload import Allocate, Arrays, Chunk, Divide, Payload
 from meshwright.runtime.role import Cut, Flow, LaneGroup, Role
 from meshwright.runtime.schedule import Call
 from meshwright.runtime.walk import Run, by_lane, finish, most_under_way, walk, walk_alone
-from meshwright.runtime.words import first_line
+from meshwright.runtime.words import first_line, rank_list
 from meshwright.torch.collectives import run_collective
 
 ARRAYS = Arrays(
@@ -75,7 +75,8 @@ class Executor:
         try:
             run_collective(Collective.ALL_REDUCE, found, found, "max", self.groups[0, role.ranks], backend)
         except RuntimeError as error:
-            raise EngineError(f"rank {dist.get_rank()}: comparing times failed: {first_line(error)}") from error
+            words = f"comparing times with {rank_list(role.ranks)}"
+            raise EngineError(f"rank {dist.get_rank()}: {words} failed: {first_line(error)}") from error
         return list(found.tolist())
 
     def close(self) -> None:

@@ -42,8 +42,8 @@ class Reducer(AbstractContextManager["Reducer"]):
     order.
 
     timeout: seconds after which a call fails whose other ranks do not come or have died.
-    check: "first" compares size, dtype and operation between ranks before the first call of each kind, and all calls
-    so far every 64 calls or 64 MiB; "always" before every call; "never" trusts the caller.
+    check: "first" compares size, dtype and operation between ranks before a call that has not come right after the same
+    call before, and all calls so far every 64 calls or 64 MiB; "always" before every call; "never" trusts the caller.
     tune: whether the first calls of each reduction and size find out which programs are fastest: at most 40 calls take
     the library's own collective and the best predicted programs in turn, and all others what was the fastest.
 
