@@ -113,6 +113,7 @@ def test_the_gloo_profile_says_what_the_engine_does() -> None:
         exchange, otherwise = rules[Collective.REDUCE_SCATTER]
         assert (exchange.algorithms, exchange.up_to, exchange.ranks) == (("direct",), SMALL, SEVERAL)
         assert otherwise.algorithms == ("ring",)
+    assert dict(gloo.own).keys() == {Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
 
 
 @pytest.mark.parametrize("goal", [Goal.BROADCAST, Goal.REDUCE])

@@ -225,13 +225,21 @@ def overlapping(rank: int) -> None:
         assert "it is closed" in refused(lambda: third.all_reduce(torch.ones(3), async_op=True))
 
 
-def rings(rank: int) -> None:
-    """The ring of sends in a group of four, with a length that does not divide."""
-    plan = plan_of("gpu=4", [parse_program("ReduceScatter all; AllGather all", parse_hierarchy("gpu=4"))])
+def rings(rank: int, ranks: int) -> None:
+    """The ring of sends in one group, with a length that does not divide."""
+    spec = f"gpu={ranks}"
+    plan = plan_of(spec, [parse_program("ReduceScatter all; AllGather all", parse_hierarchy(spec))])
     with gloo():
         reducer = Reducer(plan)
-        for op, wanted in (("sum", 6), ("max", 3), ("min", 0)):
+        for op, wanted in (("sum", ranks * (ranks - 1) // 2), ("max", ranks - 1), ("min", 0)):
             tensor = torch.arange(40_001) * 10 + rank
             reducer.all_reduce(tensor, op)
             ten = torch.arange(40_001) * 10
-            assert torch.equal(tensor, (ten * 4 if op == "sum" else ten) + wanted), op
+            assert torch.equal(tensor, (ten * ranks if op == "sum" else ten) + wanted), op
+        program = parse_program("AllGather all", parse_hierarchy(spec))
+        gather = Reducer(plan_of(spec, [program], Goal.ALL_GATHER))
+        for at in (rank, (rank + 1) % ranks):  # the part is in its place, or where another part arrives
+            out = torch.full((ranks, 10_000), -1)
+            out[at] = rank
+            gather.all_gather(out[at], out=out.view(-1))
+            assert torch.equal(out, torch.arange(ranks)[:, None].expand(ranks, 10_000)), at

@@ -6,9 +6,15 @@ import pytest
 from tests.ranks import results
 
 
-@pytest.mark.parametrize("name", ["operations", "shapes", "goals", "many_at_once", "overlapping", "rings"])
+@pytest.mark.parametrize("name", ["operations", "shapes", "goals", "many_at_once", "overlapping"])
 def test_on_four_ranks(name: str) -> None:
     results(f"tests.torch.programs:{name}", 4)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_rings_of_sends(ranks: int) -> None:
+    """With six ranks, buffers are used again."""
+    results("tests.torch.programs:rings", ranks, ranks)
 
 
 def test_meshes() -> None:

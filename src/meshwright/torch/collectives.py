@@ -28,7 +28,7 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 
 # A ReduceScatter on gloo is one exchange for at most so many bytes, in groups of at least so many ranks; otherwise it
-# is a ring. libraries/gloo.yaml says the same.
+# is a ring. libraries/gloo.yaml says the same. An AllGather is a ring of our own in groups of at least so many ranks.
 SMALL, SEVERAL = 2**14, 3
 
 
@@ -62,10 +62,13 @@ def run_collective(
         _wait(group.reduce([target], _options(ReduceOptions, reduceOp=reduction, rootRank=0)))
     elif collective is Collective.BROADCAST:
         _wait(group.broadcast([target], _options(BroadcastOptions, rootRank=0, rootTensor=0)))
+    elif backend == "gloo":
+        if collective is Collective.ALL_GATHER:
+            _gloo_all_gather(source, target, group)
+        else:
+            _gloo_reduce_scatter(source, target, operation, group)
     elif collective is Collective.ALL_GATHER:
         _wait(getattr(group, ALL_GATHER)(target, source, _options(AllgatherOptions)))
-    elif backend == "gloo":
-        _gloo_reduce_scatter(source, target, operation, group)
     else:
         _wait(getattr(group, REDUCE_SCATTER)(target, source, _options(ReduceScatterOptions, reduceOp=reduction)))
 
@@ -90,8 +93,11 @@ def _gloo_reduce_scatter(source: Tensor, target: Tensor, operation: str, group: 
 
     The ring, for example, with ranks 0, 1 and 2: part 0 starts at rank 1 with its contribution, rank 2 adds its own and
     sends it on, and rank 0 adds its own and keeps it. Parts 1 and 2 do the same, one and two ranks further, at the same
-    time. `left` counts how many ranks a part still has to pass. The two buffers take turns, one to receive and one to
-    send from, so that the last part arrives in the target.
+    time. `left` counts how many ranks a part still has to pass.
+
+    gloo sends a message when its receiver has said that it is ready to receive. So every receive but the first is
+    posted while the message before it is on its way. Three buffers take turns: one to send from, one that fills, and
+    one that is ready for the next message; the last part arrives in the target.
     """
     me, size = group.rank(), group.size()
     parts = source.view(size, -1)
@@ -104,18 +110,40 @@ def _gloo_reduce_scatter(source: Tensor, target: Tensor, operation: str, group: 
             (torch.amax if operation == "max" else torch.amin)(received, 0, out=target)
         return
     following, previous = (me + 1) % size, (me - 1) % size
-    buffers = (target, torch.empty_like(target))
+    buffers = (target, *(torch.empty_like(target) for _ in range(min(size - 2, 2))))
     running = parts[me - 1]
+    receiving: dist.Work | None = group.recv([buffers[(size - 2) % 3]], previous, 0)
     for left in range(size - 2, -1, -1):
-        arriving = buffers[left % 2]
+        arriving = buffers[left % 3]
         # Receive first: with the send first, as in all_to_all, gloo often uses the two directions of a connection one
         # after the other.
-        receiving = group.recv([arriving], previous, 0)
+        ahead = group.recv([buffers[(left - 1) % 3]], previous, 0) if left else None
         sending = group.send([running], following, 0)
         _wait(receiving)
-        _wait(sending)
         _COMBINE[operation](arriving, parts[(me + left) % size], out=arriving)
-        running = arriving
+        _wait(sending)  # before the buffer is to fill again
+        running, receiving = arriving, ahead
+
+
+def _gloo_all_gather(source: Tensor, target: Tensor, group: dist.ProcessGroup) -> None:
+    """An AllGather as one ring, whose receives are all posted at the beginning.
+
+    gloo's own ring posts each receive when its sender could send already, so that every turn also waits until the
+    sender hears of that. For two ranks, which exchange their parts in one turn, gloo's own is taken.
+    """
+    me, size = group.rank(), group.size()
+    if size < SEVERAL:
+        _wait(getattr(group, ALL_GATHER)(target, source, _options(AllgatherOptions)))
+        return
+    following, previous = (me + 1) % size, (me - 1) % size
+    parts = target.view(size, -1)
+    if parts[me].data_ptr() != source.data_ptr():
+        parts[me].copy_(source.view(-1))  # first, as it may be where another part arrives
+    receiving = [group.recv([parts[me - turn]], previous, 0) for turn in range(1, size)]
+    for turn, arriving in enumerate(receiving):
+        sending = group.send([parts[me - turn]], following, 0)
+        _wait(arriving)
+        _wait(sending)
 
 
 _COMBINE: dict[str, Callable[..., Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}

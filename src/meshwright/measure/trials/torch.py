@@ -146,7 +146,7 @@ class TorchRunner(Runner):
             target = source.new_empty(gives)
             if source.numel() < takes:
                 source = torch.nn.functional.pad(source, (0, takes - source.numel()))
-        # No backend is named, as for gloo another ReduceScatter than its own would be taken.
+        # No backend is named, as for gloo another ReduceScatter and AllGather than its own would be taken.
         run_collective(goal.flat, source, target, "sum", self._whole[self._group], backend="")
         return target[: self._payload.end_length(self.ranks[0])]
 
