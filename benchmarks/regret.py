@@ -205,8 +205,10 @@ gloo (PyTorch 2.11, a machine with 16 cores, four or five clusters at a time). N
 from the configured rates and latencies and the library profile, as `plan` does by default. Beside the
 library's own all-reduce and the plan's choice, the best program step after step and the best in
 {", ".join(map(str, CHUNKS))} chunks were measured; `best` is the fastest of all these. The first three systems
-are those of the [study](study.md). Small ReduceScatters between two ranks were one all_to_all when this was
-measured, and are predicted as the ring that they are now."""
+are those of the [study](study.md). When this was measured, small ReduceScatters between two ranks were one all_to_all,
+and are predicted as the ring that they are now; AllGathers were gloo's own, and the rings of ReduceScatter posted no
+receive ahead: they take up to 17% less time now where links have latency, and 1 to 2% less elsewhere
+([cost.md](cost.md#what-a-group-sends-algorithms)), which is not in this table."""
 SETTLED = f"""Three parts of the model were settled with these measurements, so they are no test of it: how
 unevenly flows share a link, that links wait while calls are made ([cost.md](cost.md#chunks)), and that no mixes of
 programs are planned for gloo. Longer programs may be better still where links have latency: on the last system, 4 MiB

@@ -13,7 +13,7 @@ from benchmarks.soak.__main__ import mend, missing_trials
 from benchmarks.soak.cell import FAULTS, Kind, Outcome, first_fault, read_outcome
 from benchmarks.soak.ranks import call_of, draw, groups_of
 from benchmarks.soak.report import figures, joined, table
-from benchmarks.soak.verdict import aborted, unclear
+from benchmarks.soak.verdict import aborted, unclear, without_crash
 
 from meshwright.runtime.agreement import CallCheck
 
@@ -95,6 +95,16 @@ def test_figures(tmp_path: Path) -> None:
 
 def test_the_first_fault_counts() -> None:
     assert first_fault([Outcome(), Outcome("hang"), Outcome("abort")]).verdict == "hang"
+
+
+def test_a_crash_of_mpirun_is_not_one_of_a_rank() -> None:
+    frames = "[vm:13] *** Process received signal ***\n[vm:13] [ 1] libpmix.so.2({})\n[vm:13] *** End of error ***\n"
+    line = "meshwright: rank 2 waited 4 s in a call: another rank has died\n"
+    assert without_crash(line + frames.format("PMIx_server_finalize+0xb08")) == line
+    of_a_rank = frames.format("PMIx_Finalize").replace("13", "12")
+    both = of_a_rank + frames.format("PMIx_server_finalize+0xb08")
+    assert aborted(without_crash(both)) == "[vm:12] *** Process received signal ***"
+    assert without_crash(of_a_rank) == of_a_rank
 
 
 PROGRAM = """

@@ -36,7 +36,7 @@ from benchmarks.soak.cell import (
     text_of,
     wait_for,
 )
-from benchmarks.soak.verdict import WATCHDOG, aborted, unclear
+from benchmarks.soak.verdict import WATCHDOG, aborted, unclear, without_crash
 from meshwright import Placement, Plan, Planned, Reduction, load_library, parse_system, plan
 from meshwright.errors import MeshwrightError
 from meshwright.language.program import Pipelined
@@ -376,7 +376,9 @@ def mpi_trial(folder: Path, random: Random, number: signal.Signals | None) -> Ou
         end_descendants(os.getpid())
         return Outcome("hang", f"mpirun and {len(left) - 1} processes still ran: {said[-300:]}", details)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("error*"))]
-    return replace(_mpi_outcome(scenario, said, told, statuses[pid]), details=details)
+    ours = without_crash(said)
+    details["crashes"] = int(ours != said)
+    return replace(_mpi_outcome(scenario, ours, told, statuses[pid]), details=details)
 
 
 def _mpi_outcome(scenario: Scenario, said: str, told: Sequence[dict[str, Any]], status: int) -> Outcome:

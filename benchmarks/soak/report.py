@@ -12,6 +12,9 @@ from benchmarks.soak.cell import FAULTS, ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
 DOCUMENT = ROOT / "docs" / "reliability.md"
+EXTRAS = {"tests": "tests", "kills": "kills", "crashes": "with a crash of mpirun"}
+"""What the details of trials count too, with what the table calls it."""
+
 BEGIN, END = "<!-- written by make soak -->", "<!-- end of what make soak writes -->"
 
 
@@ -28,12 +31,12 @@ def figures(journal: Path) -> dict[str, Any]:
             row["missed"] += 1
             continue
         row["trials"] += 1
-        row["kills"] = row.get("kills", 0) + trial["details"].get("kills", 0)
-        row["tests"] = row.get("tests", 0) + trial["details"].get("tests", 0)
+        for extra in EXTRAS:
+            row[extra] = row.get(extra, 0) + trial["details"].get(extra, 0)
         if trial["verdict"] != "ok":
             row[trial["verdict"]] += 1
     for row in kinds.values():
-        for extra in ("kills", "tests"):
+        for extra in EXTRAS:
             if not row.get(extra):
                 row.pop(extra, None)
     total = {name: sum(row[name] for row in kinds.values()) for name in ("trials", *FAULTS)}
@@ -53,10 +56,8 @@ def table(found: dict[str, Any]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for name, row in [*found["kinds"].items(), ("all", found["total"])]:
         trials = f"{row['trials']:,}"
-        if "tests" in row:
-            trials += f" ({row['tests']:,} tests)"
-        if "kills" in row:
-            trials += f" ({row['kills']:,} kills)"
+        several = [f"{row[extra]:,} {what}" for extra, what in EXTRAS.items() if extra in row]
+        trials += f" ({', '.join(several)})" if several else ""
         lines.append("| " + " | ".join([name, trials, *(f"{row[fault]:,}" for fault in FAULTS)]) + " |")
     return "\n".join(lines)
 

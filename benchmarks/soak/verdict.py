@@ -23,6 +23,18 @@ REASON = re.compile(
 WATCHDOG = re.compile(r"^meshwright: rank (\d+) waited [\d.]+ s in (.+): another rank has died", re.MULTILINE)
 
 
+CRASH = re.compile(r"^(\[[^]:]+:\d+\]) .*PMIx_server_finalize", re.MULTILINE)
+"""Open MPI's mpirun sometimes crashes itself when it ends a job whose ranks have failed: here, and nowhere else."""
+
+
+def without_crash(said: str) -> str:
+    """What a job has said, without the lines of mpirun's own crash."""
+    crashed = CRASH.search(said)
+    if crashed is None:
+        return said
+    return "".join(line for line in said.splitlines(keepends=True) if not line.startswith(crashed[1]))
+
+
 def unclear(text: str) -> str:
     """What is unclear about the text of an error; empty if nothing is."""
     first = text.splitlines()[0] if text.strip() else ""

@@ -6,9 +6,11 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from select import POLLIN, poll
 from typing import Any
 
 from meshwright.errors import EngineError
@@ -19,6 +21,7 @@ from meshwright.testbed.network import Network
 NAMESPACES = Path("/run/netns")  # where `ip netns` has a file for each network namespace
 RELAY = "meshwright.testbed.relay"
 TUN = "/dev/net/tun"
+ENDING = 60.0  # seconds in which a killed process ends, also while the kernel takes its interfaces away
 
 
 def missing_rights() -> str:
@@ -137,10 +140,27 @@ def enter(namespace: str) -> None:
 
 
 def remove(namespaces: Sequence[str]) -> None:
-    """Remove namespaces of a testbed, and end the processes inside."""
-    for namespace in namespaces:
-        for pid in run_tool(["ip", "netns", "pids", namespace]).split():
-            if int(pid) != os.getpid():
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-    _batch(["ip", "-force", "-batch", "-"], [f"netns delete {namespace}" for namespace in namespaces])
+    """Remove namespaces of a testbed, and end the processes inside; none of them is left when this returns."""
+    with ExitStack() as handles:
+        killed = {}
+        for namespace in namespaces:
+            for pid in map(int, run_tool(["ip", "netns", "pids", namespace]).split()):
+                if pid != os.getpid() and (handle := _kill(pid, handles)) is not None:
+                    killed[pid] = handle
+        _batch(["ip", "-force", "-batch", "-"], [f"netns delete {namespace}" for namespace in namespaces])
+        deadline = time.monotonic() + ENDING
+        for pid, handle in killed.items():
+            waiting = poll()
+            waiting.register(handle, POLLIN)
+            if not waiting.poll(1000 * max(0.0, deadline - time.monotonic())):
+                raise EngineError(f"process {pid} of the testbed was killed, but has not ended for {ENDING:g} s")
+
+
+def _kill(pid: int, handles: ExitStack) -> int | None:
+    """Kill a process; gives a handle that can be read when it has ended, or None if it has ended before."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        handles.callback(os.close, handle)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return handle
+    return None
