@@ -201,16 +201,21 @@ def elsewhere() -> list[float]:
 
 
 ABOUT = f"""Written by `python -m benchmarks.regret`. All-reduces over all devices of emulated clusters with
-gloo (PyTorch 2.11, a machine with 16 cores, four or five clusters at a time). Nothing was calibrated: plans are made
-from the configured rates and latencies and the library profile, as `plan` does by default. Beside the
-library's own all-reduce and the plan's choice, the best program step after step and the best in
-{", ".join(map(str, CHUNKS))} chunks were measured; `best` is the fastest of all these. The first three systems
-are those of the [study](study.md). When this was measured, small ReduceScatters between two ranks were one all_to_all,
-and are predicted as the ring that they are now; AllGathers were gloo's own, and the rings of ReduceScatter posted no
-receive ahead: they take up to 17% less time now where links have latency, and 1 to 2% less elsewhere
-([cost.md](cost.md#what-a-group-sends-algorithms)), which is not in this table."""
-SETTLED = f"""Three parts of the model were settled with these measurements, so they are no test of it: how
-unevenly flows share a link, that links wait while calls are made ([cost.md](cost.md#chunks)), and that no mixes of
+gloo. Nothing was calibrated: plans are made from the configured rates and latencies and the library profile, as `plan`
+does by default. Beside the library's own all-reduce and the plan's choice, the best program step after step and the
+best in {", ".join(map(str, CHUNKS))} chunks were measured; `best` is the fastest of all these. The first three systems
+are those of the [study](study.md)."""
+WHERE = """Where links have latency, it was measured on two cores, one cluster at a time (PyTorch 2.13), and so was
+1 MiB on the first system. The rest, with 100 KiB where latency is 2 ms, is from a machine with 16 cores, four or five
+clusters at a time (PyTorch 2.11), as 8 to 16 ranks with 100 KiB keep two cores busy: there plans of 100 KiB took 0.64
+to 1.07 times as long as gloo's own, and from 1 MiB on 0.56 to 1.00 times, as in the table
+(`benchmarks/results/regret-two-cores`). `tune` finds out what processors cost. When that was measured, small
+ReduceScatters between two ranks were one all_to_all, AllGathers were gloo's own, and the rings of ReduceScatter posted
+no receive ahead. Without latency, that makes a difference of 1 to 2%
+([cost.md](cost.md#what-a-group-sends-algorithms))."""
+SETTLED = f"""Some parts of the model were settled with these measurements, so they are no test of it: how
+unevenly flows share a link, that links wait while calls are made, and for about one latency between two chunks
+([cost.md](cost.md#chunks)), how much of the library's own time for a message shows, and that no mixes of
 programs are planned for gloo. Longer programs may be better still where links have latency: on the last system, 4 MiB
 in 24 chunks once took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the
 best program of five, which is the most that `plan` tries by default; with `--max-steps 6` it tries those of six, but
@@ -240,7 +245,7 @@ def page(found: Sequence[Row]) -> str:
         [the study of chunks](pipelines.md), which is calibrated, {len(every)} programs in chunks are off by
         {off_by(every)}."""
     lines = ["# Regret: the default plan, measured", ""]
-    for paragraph in (ABOUT, text, SETTLED):
+    for paragraph in (ABOUT, WHERE, text, SETTLED):
         lines += [*wrap(" ".join(paragraph.split()), 110, break_long_words=False, break_on_hyphens=False), ""]
     lines += ["| system | payload | gloo's own | the plan | best | over own | over best | over the bound |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
@@ -251,10 +256,9 @@ def page(found: Sequence[Row]) -> str:
     return "\n".join([*lines, *_after(heated())]) + "\n"
 
 
-AFTER = f"""What `tune` made of plans that missed the best by more than 5%: it measures the library's own and five of
+AFTER = """What `tune` made of plans that missed the best by more than 5%: it measures the library's own and five of
 the programs that the plan holds, in turns. Beside them the fastest program of the table above was measured in the same
-turns, whether `tune` had it or not. Those of 100 KiB missed an older best, when that was measured on links that let
-{BURST // 1000} kB through at once, and were tuned on such links (PyTorch 2.13, a machine with two cores)."""
+turns, whether `tune` had it or not. So were plans with a question mark (PyTorch 2.13, two cores)."""
 
 
 def _after(found: Sequence[Heated]) -> list[str]:

@@ -20,8 +20,15 @@ class Naive:
     """The time of a program's steps with one algorithm for each collective."""
 
     def __init__(
-        self, placement: Placement, axes: list[str], payload: int, rotates: bool, handshake: bool = False
+        self,
+        placement: Placement,
+        axes: list[str],
+        payload: int,
+        rotates: bool,
+        handshake: bool = False,
+        posted: bool = False,
     ) -> None:
+        self.posted = posted  # where messages wait for handshakes, whether in rings only the first one does
         self.placement, self.system, self.rotates, self.handshake = placement, placement.system, rotates, handshake
         self.hierarchy = reduction_hierarchy(placement, axes)
         self.reduction_groups = placement.groups(axes)
@@ -41,8 +48,11 @@ class Naive:
         start = 0.0
         if self.handshake and turns:
             (ring, latency), *phases = phases
-            # Two halves of a message: one on its way while the other waits, but for the first handshake.
-            start = max(ring + latency / turns, ring / 2 + latency)
+            if self.posted:  # whole messages: others are on their way in the meantime only if there are other groups
+                slowest, alone = self.one_ring(step, shares, algorithm)
+                start = max(ring + 2 * slowest, alone * held_bytes + latency + slowest)
+            else:  # two halves of a message: one on its way while the other waits, but for the first handshake
+                start = max(ring + latency / turns, ring / 2 + latency)
         return start + sum(seconds + latency for seconds, latency in phases)
 
     def _routed(self, step: Step, shares: tuple[float, ...], algorithm: str) -> tuple[list[tuple[float, float]], int]:
@@ -68,13 +78,29 @@ class Naive:
                     if len(phases) == k:
                         phases.append(defaultdict(float))
                         latencies.append(0.0)
-                    latencies[k] = max(latencies[k], (messages + latency) * (2 if self.handshake else 1))
+                    ring = k == 0 and self.posted and self.turns(algorithm, step.collective, members)
+                    latencies[k] = max(latencies[k], (messages + latency) * (2 if self.handshake and not ring else 1))
                     for edge, amount in edges.items():
                         phases[k][edge] += amount * held
         if algorithm == "switch":
             return [(self.time({}, switched), latency * (2 if self.handshake else 1))], 0
         seconds = [self.time(edges, switched) for edges in phases]
         return list(zip(seconds, latencies, strict=True)), self.turns(algorithm, step.collective, members)
+
+    def one_ring(self, step: Step, shares: tuple[float, ...], algorithm: str) -> tuple[float, float]:
+        """The latency of the slowest edge of a ring, and the seconds of a slice that passes every edge but one, if its
+        group is alone: in each turn, the most loaded link where the edge's ends part or further inside."""
+        slowest = alone = 0.0
+        for reduction_group in self.reduction_groups:
+            for group, held in zip(self.groups(step.grouping), shares, strict=True):
+                members = tuple(reduction_group[d] for d in group)
+                slowest = max(slowest, *(self.latency(a, b) for a, b in pairwise(members)))
+                edges, _ = self.sent(algorithm, step.collective, members)[0]
+                passed = [*pairwise(members[1:]), (members[-1], members[0])]
+                loads = {edge: amount * held for edge, amount in edges.items()}
+                each = [self.time(loads, within=self.meet(a, b)) for a, b in passed]
+                alone = max(alone, sum(each) / len(each))
+        return slowest, alone
 
     def _sent(
         self, algorithm: str, collective: Collective, members: tuple[int, ...]
@@ -150,7 +176,7 @@ class Naive:
                 downwards = collective is Collective.BROADCAST
                 variants = [[(a, b, one) if downwards else (b, a, one) for a, b in chain] for chain in chains]
                 return [(variants, cycle if self.rotates else path)]
-            if self.handshake:  # nobody's next message is ahead of anybody's last
+            if self.handshake and not self.posted:  # nobody's next message is ahead of anybody's last
                 around = zip(members, [*members[1:], members[0]], strict=True)
                 cycle = (size - 1) * max(self.latency(a, b) for a, b in around)
             return [([[(o[k], o[(k + 1) % size], amount) for k in range(size)] for o in orders], rounds * cycle)]
@@ -294,8 +320,13 @@ class Naive:
 
     # -- routing --
 
-    def time(self, edges: dict[tuple[int, int], float], switched: Sequence[tuple[list[int], float]] = ()) -> float:
-        """The most loaded link of a phase; `switched` are groups whose switches add up, and the bytes of a member."""
+    def time(
+        self, edges: dict[tuple[int, int], float], switched: Sequence[tuple[list[int], float]] = (), within: int = 0
+    ) -> float:
+        """The most loaded link of a phase, of those of a level and further inside.
+
+        `switched` are groups whose switches add up, and the bytes of a member.
+        """
         out: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         into: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
         bus: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
@@ -303,7 +334,7 @@ class Naive:
         single: dict[tuple[object, ...], float] = defaultdict(float)  # of one device: what it sends or gets, by level
         for (a, b), amount in edges.items():
             meet = self.meet(a, b)
-            for level in self.carrying(meet):
+            for level in (one for one in self.carrying(meet) if one >= within):
                 fabric, count = self.system.levels[level].link.fabric, self.counts[level]
                 if fabric is not Fabric.RING:
                     single[level, "sends", a] += amount

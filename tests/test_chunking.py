@@ -33,7 +33,7 @@ from meshwright.cost.library import Library, LibraryRule, load_library
 from meshwright.cost.mixing import NEAR, balanced
 from meshwright.cost.model import CostModel, StepCost
 from meshwright.cost.pipeline import CHUNKS, NEARLY, NEVER, Pipeline
-from meshwright.language.goals import PROGRAM_GOALS
+from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.language.program import Pipelined, Program, device_groups
 from meshwright.language.symbolic import run_symbolically
 from meshwright.placement.layout import layout_of
@@ -49,7 +49,7 @@ ALGORITHMS = {
 
 
 @st.composite
-def rules(draw: st.DrawFn, collective: Collective, payload: int) -> tuple[LibraryRule, ...]:
+def rules(draw: st.DrawFn, collective: Collective, payload: int, handshake: bool) -> tuple[LibraryRule, ...]:
     """Rules for one collective, with limits at what a device holds of some chunk."""
     held = st.builds(
         lambda chunks, parts, more: ceil(payload / chunks) // parts + more,
@@ -59,9 +59,9 @@ def rules(draw: st.DrawFn, collective: Collective, payload: int) -> tuple[Librar
     ).filter(lambda limit: limit >= 0)
     limits = sorted(draw(st.sets(held, max_size=2)))
     some = st.lists(st.sampled_from(ALGORITHMS[collective]), min_size=1, max_size=3, unique=True).map(tuple)
-    efficiencies = st.sampled_from([1.0, 1.0, 0.5, 0.1])
+    efficiencies, posting = st.sampled_from([1.0, 1.0, 0.5, 0.1]), st.booleans() if handshake else st.just(False)
     return tuple(
-        LibraryRule(draw(some), otherwise=("ring",), up_to=limit, efficiency=draw(efficiencies))
+        LibraryRule(draw(some), otherwise=("ring",), up_to=limit, efficiency=draw(efficiencies), posted=draw(posting))
         for limit in [*limits, None]
     )
 
@@ -73,11 +73,10 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     rate = draw(st.sampled_from([None, None, 1e4]))
     placement = replace(placement, system=replace(placement.system, message_rate=rate))
     payload = draw(st.sampled_from([7, 1000, 10**6, 2**20, 10**8]))
-    of = {collective: draw(rules(collective, payload)) for collective in Collective}
-    chunked = {
-        collective: draw(rules(collective, payload)) for collective in draw(st.sets(st.sampled_from(Collective)))
-    }
     rotates, handshake, adapts = (draw(st.booleans()) for _ in range(3))
+    of = {collective: draw(rules(collective, payload, handshake)) for collective in Collective}
+    some = draw(st.sets(st.sampled_from(Collective)))
+    chunked = {collective: draw(rules(collective, payload, handshake)) for collective in some}
     call = draw(st.sampled_from([0.0, 1e-5, 1e-3]))
     library = Library("drawn", rotates, tuple(of.items()), tuple(chunked.items()), handshake, adapts, call=call)
     layout = layout_of(placement, axes)
@@ -93,6 +92,7 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
     chunk = CostModel(model.layout, library, ceil(model.payload / chunks))
     options: list[list[StepCost]] = []
     owners: list[int] = []
+    posts: list[bool] = []  # whether receives are posted ahead in each step
     called: list[int] = []  # how many devices call each step
     for owner, (program, _) in enumerate(pipelined.shares):
         states = run_symbolically(program, len(model.layout.levels), goal)
@@ -101,6 +101,7 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
             several = chunk.options(kind, chunk.rule(kind))
             options.append(several if library.adapts else [min(several, key=lambda cost: cost.seconds)])
             owners.append(owner)
+            posts.append(chunk.rule(kind).posted)
             groups = device_groups(step.grouping, model.layout.hierarchy.radices)
             called.append(sum(map(len, groups)) * model.layout.system.devices // model.layout.hierarchy.size)
     counts = [count for _, count in pipelined.shares]
@@ -112,10 +113,10 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
         loads: dict[str, float] = {}
         rate = model.layout.system.message_rate
         busiest: list[tuple[dict[str, float], int]] = []
-        for owner, cost, callers in zip(owners, costs, called, strict=True):
+        for owner, cost, callers, posted in zip(owners, costs, called, posts, strict=True):
             firsts[owner] += cost.seconds
             processing += counts[owner] * cost.call
-            period = max(period, counts[owner] * cost.seconds)
+            period = max(period, counts[owner] * flowing(cost, library, posted))
             processing += counts[owner] * sum(phase.processing for phase in cost.phases)
             busiest.append((worked(cost, cost.call if rate is None else callers / rate), counts[owner]))
             for level, busy in busiest[-1][0].items():
@@ -125,6 +126,24 @@ def slowly(found: Pipeline, pipelined: Pipelined) -> float:
             period = max(period, crowded(busiest))
         best = min(best, max(firsts) + (chunks - 1) / chunks * period)
     return best
+
+
+def flowing(cost: StepCost, library: Library, posted: bool) -> float:
+    """The time of a step whose links work for other groups while those wait that have the most to do."""
+    if not library.handshake:
+        return cost.seconds
+    seconds = cost.call
+    for phase in cost.phases:
+        most = max(load.seconds for load in phase.loads)
+        groups = [max(load.groups, 1) if load.limit in ("port", "bus") else 1 for load in phase.loads]
+        share = max(load.seconds / many for load, many in zip(phase.loads, groups, strict=True)) / most
+        if posted:
+            share = min(share, phase.apart)  # that of a slice on its way
+        elif phase.apart < 1:
+            share /= 2
+        work = max(phase.processing, most)
+        seconds += max(work * share + phase.latency, work + phase.message) + phase.filling
+    return seconds
 
 
 def worked(cost: StepCost, calling: float) -> dict[str, float]:
@@ -177,6 +196,27 @@ def test_the_time_of_chunks_is_that_of_every_choice_tried(
         costs = found.costs(pipelined)
         assert len(costs) == len(pipelined.program.steps)
         assert found.seconds(pipelined) >= sum(cost.seconds for cost in costs) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("groups", "held", "posted", "first", "period"),
+    [
+        (4, 1000, False, 12 + 2, 12 + 1),  # links work all the time, but for half of a handshake
+        (4, 10, False, 0.06 + 3 * 2, 0.12 / 8 + 3 * 2),  # other groups' messages fill the time, in halves
+        (4, 10, True, 0.03 + 3 * 1 + 1, 0.12 / 4 + 3 * 1 + 1),
+        (1, 1000, True, 3 + 3 * 1 + 1, 3 + 3 * 1 + 1),  # nothing fills it
+    ],
+)
+def test_between_chunks_the_groups_of_a_step_do_not_wait_for_each_other(
+    groups: int, held: int, posted: bool, first: float, period: float
+) -> None:
+    (at, *_) = placements(parse_system(f"node=4@1kB/s+1s,gpu={groups}@1TB/s"), {"a": 4, "b": groups})
+    rule = LibraryRule(("ring",), posted=posted)
+    library = Library("drawn", False, tuple((each, (rule,)) for each in Collective), handshake=True)
+    model = CostModel(layout_of(at, ("a",)), library, 3 * 4 * held)
+    program = flat_program(Goal.ALL_GATHER, 1)
+    seconds = Pipeline(model, Goal.ALL_GATHER, 3).seconds(Pipelined.of(program, 3))
+    assert seconds == pytest.approx(first + 2 * period, rel=1e-6)
 
 
 def tried(found: Pipeline, programs: list[Program]) -> tuple[float, float]:

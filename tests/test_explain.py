@@ -38,7 +38,7 @@ SYSTEMS = {
         ("gcp-a100:2", "data=32", "data=4GiB", "ring", "1.84x faster than one AllReduce: they load node 1.94x less"),
         ("gcp-a100:2", "data=32", "data=4GiB", "ring", "1.06x the bound: in between, links of one level wait"),
         ("node=4@8GB/s+20us,gpu=4@200GB/s+5us", "data=16", "data=1kB", "ring", "mostly latency"),
-        ("node=4@5MB/s+20ms,gpu=4@9MB/s+5ms", "data=16", "data=1MB", "gloo", "their messages are fewer or nearer"),
+        ("node=4@5MB/s+20ms,gpu=4@9MB/s+5ms", "data=16", "data=100kB", "gloo", "their messages are fewer or nearer"),
         ("node=3@1GB/s", "a=3", "a=1GiB", "openmpi", "reaches the bound"),
         ("node=4@8GB/s", "data=4", "data=4GiB", "ring", "only across node"),
         ("slow-inside", "data=16", "data=4GiB", "ring", "the bound lets data go round slow inner links"),

@@ -57,6 +57,11 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
         ("[{algorithms: [ring], ranks: 0}, {algorithms: [ring]}]", "expected a whole number from 1 to"),
         ("[{algorithms: [ring], ranks: few}]", "'ranks' in the rule has the count 'few'"),
         ("[{algorithms: [ring], ranks: 3}, {algorithms: [ring]}]", "a rule with 'ranks' needs 'up_to'"),
+        ("[{algorithms: [ring], posted: 1}]", "expected true or false, not '1'"),
+        (
+            "[{algorithms: [ring], posted: true}]",
+            "a rule of AllReduce has 'posted', which needs a library with 'handshake'",
+        ),
     ],
 )
 def test_malformed_libraries_are_refused(rule: str, message: str) -> None:
@@ -112,8 +117,40 @@ def test_the_gloo_profile_says_what_the_engine_does() -> None:
     for rules in (dict(gloo.rules), dict(gloo.in_chunks)):
         exchange, otherwise = rules[Collective.REDUCE_SCATTER]
         assert (exchange.algorithms, exchange.up_to, exchange.ranks) == (("direct",), SMALL, SEVERAL)
-        assert otherwise.algorithms == ("ring",)
+        assert (otherwise.algorithms, otherwise.posted) == (("ring",), True)
+    assert [dict(rules)[Collective.ALL_GATHER][0].posted for rules in (gloo.rules, gloo.own)] == [True, False]
     assert dict(gloo.own).keys() == {Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
+
+
+@pytest.mark.parametrize(
+    ("groups", "held", "posted", "waiting"),
+    [
+        (1, 1000, 3 * (1 + 1) + 1, 3 / 2 + 3 * 2),  # every message takes a second, and so does its way
+        (4, 1000, 12 + 2, 12 + 2),  # the other groups' messages fill the time
+        (4, 10, 0.03 + 3 * 1 + 1, 0.06 + 3 * 2),  # they do not
+    ],
+)
+def test_where_receives_are_posted_only_the_first_message_waits_for_a_handshake(
+    groups: int, held: int, posted: float, waiting: float
+) -> None:
+    (at, *_) = placements(parse_system(f"node=4@1kB/s+1s,gpu={groups}@1TB/s"), {"a": 4, "b": groups})
+    assert at.matrix == ((4, 1), (1, groups))
+    for rule, seconds in (("[{algorithms: [ring], posted: true}]", posted), ("[{algorithms: [ring]}]", waiting)):
+        library = parse_library_yaml(f"handshake: true\ncollectives: {RULES.format(rule)}", "mine.yaml")
+        assert library_of(library_document(library), "again") == library
+        model = CostModel(layout_of(at, ("a",)), library, 4 * held)
+        assert model.seconds(flat_program(Goal.ALL_GATHER, 1), Goal.ALL_GATHER) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("held", "seconds"), [(1000, 7 + 2), (10, 2 * 0.01 + 5 * 0.0025 + 2 + 1)])
+def test_a_posted_ring_waits_for_the_slice_that_goes_all_the_way(held: int, seconds: float) -> None:
+    """It crosses both slow ports and five fast ones; the slow ports have seven messages each."""
+    (at,) = placements(parse_system("node=2@1kB/s+1s,gpu=4@4kB/s"), {"a": 8})
+    rules = RULES.format("[{algorithms: [ring], posted: true}]")
+    model = CostModel(
+        layout_of(at, ("a",)), parse_library_yaml(f"handshake: true\ncollectives: {rules}", "mine.yaml"), 8 * held
+    )
+    assert model.seconds(flat_program(Goal.ALL_GATHER, 2), Goal.ALL_GATHER) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("goal", [Goal.BROADCAST, Goal.REDUCE])

@@ -260,7 +260,7 @@ FULL_SYSTEM = {
 FULL_LIBRARY = library_document(mw.load_library("nccl")) | {
     "handshake": True,
     "adapts": True,
-    "in_chunks": {"AllReduce": [{"algorithms": ["ring"], "efficiency": 0.5}]},
+    "in_chunks": {"AllReduce": [{"algorithms": ["ring"], "efficiency": 0.5, "posted": True}]},
 }
 FULL_WORKLOAD = {
     "name": "step",

@@ -62,6 +62,7 @@ class LibraryRule:
     piece: in a Reduce or Broadcast along a ring, a member hands on pieces of at most this many bytes, and at least two,
     each when it has all of it; None: bytes are handed on as they come.
     forecasts: what the library expects of the algorithm, with each of its protocols, where it chooses by that.
+    posted: in a ring, receives are posted at least a turn ahead: no message but the first waits for a handshake.
     """
 
     algorithms: tuple[str, ...]
@@ -72,6 +73,7 @@ class LibraryRule:
     piece: int | None = None
     forecasts: tuple[Forecast, ...] = ()
     ranks: int = 1
+    posted: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no library can do."""
@@ -118,7 +120,7 @@ class Library:
 
     rotates: rings and trees are laid so that all devices of an instance take turns in leaving it.
     handshake: a message is sent when the receiver has said that it is ready, so that it takes the latency twice, and
-    no message of a ring is ahead of the others.
+    no message of a ring is ahead of the others, unless its rule has `posted`.
     in_chunks: the rules of collectives that work differently where chunks flow through the steps of a program.
     own: the rules of collectives that work differently where they are called without Meshwright, whose engines compose
     something better.
@@ -156,6 +158,8 @@ class Library:
                 if len(entry) != 2 or not isinstance(entry[0], Collective):
                     raise SpecError(f"expected a collective and its rules, not {shown(entry)}")
                 _check_rules(as_tuple(entry[1], LibraryRule, f"the rules of {entry[0]}"), entry[0])
+                if not self.handshake and any(rule.posted for rule in entry[1]):
+                    raise SpecError(f"a rule of {entry[0]} has 'posted', which needs a library with 'handshake'")
         missing = [str(collective) for collective in Collective if collective not in dict(self.rules)]
         if missing:
             raise SpecError(f"the library {shown(self.name)} has no rules for {', '.join(missing)}")
@@ -236,9 +240,9 @@ def _library(root: yaml.Node, source: str) -> Library:
         "adapts": boolean,
         "call": parsed(parse_seconds),
         "message": parsed(parse_seconds),
-        "collectives": _collectives,
-        "in_chunks": partial(_some_collectives, "in_chunks"),
-        "own": partial(_some_collectives, "own"),
+        "collectives": partial(_collectives, "collectives", True),
+        "in_chunks": partial(_collectives, "in_chunks", False),
+        "own": partial(_collectives, "own", False),
     }
     values = mapping(root, source, "a library", readers, ["collectives"])
     name = values.get("name", Path(source).stem)
@@ -268,6 +272,7 @@ def _documents(rules: Rules) -> dict[str, Any]:
             | ({"efficiency": rule.efficiency} if rule.efficiency != 1 else {})
             | ({"per_rank": True} if rule.per_rank else {})
             | ({"piece": f"{rule.piece}B"} if rule.piece is not None else {})
+            | ({"posted": True} if rule.posted else {})
             | ({"forecasts": [forecast_document(one) for one in rule.forecasts]} if rule.forecasts else {})
             for rule in each
         ]
@@ -275,15 +280,9 @@ def _documents(rules: Rules) -> dict[str, Any]:
     }
 
 
-def _collectives(node: yaml.Node, source: str) -> Rules:
+def _collectives(key: str, every: bool, node: yaml.Node, source: str) -> Rules:
     readers: dict[str, Reader] = {str(collective): partial(_rules, collective) for collective in Collective}
-    rules = mapping(node, source, "'collectives'", readers, readers)
-    return tuple((collective, rules[collective]) for collective in Collective)
-
-
-def _some_collectives(key: str, node: yaml.Node, source: str) -> Rules:
-    readers: dict[str, Reader] = {str(collective): partial(_rules, collective) for collective in Collective}
-    rules = mapping(node, source, repr(key), readers, [])
+    rules = mapping(node, source, repr(key), readers, readers if every else [])
     return tuple((collective, rules[collective]) for collective in Collective if collective in rules)
 
 
@@ -344,5 +343,6 @@ _RULE: dict[str, Reader] = {
     "efficiency": parsed(_parse_efficiency),
     "per_rank": boolean,
     "piece": parsed(parse_bytes),
+    "posted": boolean,
     "forecasts": forecasts_of,
 }

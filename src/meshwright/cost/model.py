@@ -57,21 +57,24 @@ class Load:
 class PhaseCost:
     """The loads of one phase by level, outermost first, its latency, and what the processors take for all messages.
 
-    turns: of a ring whose messages wait for handshakes; 0 otherwise. filling: the seconds until the first piece has
+    first: the latency that nothing hides; apart: the share of the loads in which nothing else is on its way; message:
+    the latency that nothing hides where chunks flow (see `together`). filling: the seconds until the first piece has
     come down a line of members that hand on pieces.
     """
 
     loads: tuple[Load, ...]
     latency: float
-    processing: float = 0.0
-    turns: float = 0.0
-    filling: float = 0.0
+    processing: float
+    first: float
+    apart: float
+    message: float
+    filling: float
 
     @property
     def seconds(self) -> float:
         """The most loaded link or the processors, whichever take longer, the latency, and the first piece."""
         work = max(self.processing, *(load.seconds for load in self.loads))
-        return float(together(np.array(work), np.array(self.latency), np.array(self.turns))) + self.filling
+        return float(together(*np.array([work, self.latency, self.first, self.apart]))) + self.filling
 
     @property
     def bottleneck(self) -> Load:
@@ -246,7 +249,7 @@ class CostModel:
         for names in (rule.algorithms, rule.otherwise):
             found = {name: self._phases(name, collective, sharing) for name in names}
             entries = {
-                name: Entry(each, sharing, rule.efficiency, rule.piece)
+                name: Entry(each, sharing, rule.efficiency, rule.piece, rule.posted)
                 for name, each in found.items()
                 if each is not None
             }
@@ -315,7 +318,10 @@ class CostModel:
                     for k in range(entry.sharing.outermost, len(self._levels))
                     if self._levels[k].count > 1
                 ]
-                by_phase = (float(of[phase]) for of in (found.latency, found.processing, found.turns, fill))
+                by_phase = (
+                    float(of[phase])
+                    for of in (found.latency, found.processing, found.first, found.apart, found.message, fill)
+                )
                 each.append(PhaseCost(tuple(on_links), *by_phase))
             costs.append(StepCost(name, entry.sharing.held, tuple(each), float(found.call[number])))
             number += len(entry.phases)

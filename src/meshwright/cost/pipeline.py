@@ -1,12 +1,13 @@
 """Pipelined programs: the payload in chunks that flow through the steps, so that links of all levels work at once.
 
-The first chunk takes the time of all steps. Then one chunk comes out per period. A step takes its next chunk when it is
-done with the last one. All steps that are under way share the links, and the processors where devices share those;
-while the messages of one step wait, those of others are in flight. So the period is at least each of three times: that
-of the slowest step, of the link with the most to carry over all steps, and of the processors (a rank's own for the
-calls of a chunk, and those that devices share for its messages). While the call for a step's next chunk is made, the
-links that limit this step carry nothing for it, and the other steps seldom fill the gap: so making the call counts as
-work of these links too.
+The first chunk takes the time of all steps. Then one chunk comes out per period. A group of a step takes its next chunk
+when it is done with the last one; the step's other groups need not be. All groups that are under way share the links,
+and the processors where devices share those; while the messages of one wait, those of others are in flight. So the
+period is at least each of three times: that of the slowest step, in which the links work for other groups while the
+messages of one are waited for; that of the link with the most to carry over all groups and steps; and that of the
+processors (a rank's own for the calls of a chunk, and those that devices share for its messages). While the call for a
+step's next chunk is made, the links that limit this step carry nothing for it, and the other steps seldom fill the gap:
+so making the call counts as work of these links too.
 
 For example, 4 chunks through three steps that take 2, 3 and 2 ms per chunk. The first chunk takes 7 ms. If the steps
 use different links, the period is 3 ms, and all is done after 7 + 3 x 3 = 16 ms; without chunks it takes about 28 ms.
@@ -66,9 +67,9 @@ class Options:
     """The algorithms for a step, with what they take for one chunk, for each of some numbers of chunks.
 
     algorithms: their names. picked: for each number of chunks, the numbers of those that may be taken. table: by the
-    number of chunks and the algorithm that may be taken, the seconds of the step, the same again (the first are added
-    up over the steps, of the second the slowest counts), the seconds of the processors, and the seconds of each level's
-    links, with those of making the call where they limit the step.
+    number of chunks and the algorithm that may be taken, the seconds of the step, which are added up over the steps;
+    those that it takes where chunks flow, of which the slowest counts; the seconds of the processors; and the seconds
+    of each level's links, with those of making the call where they limit the step.
     """
 
     algorithms: tuple[str, ...]
@@ -305,7 +306,7 @@ def fewest(timed: Sequence[tuple[float, Pipelined]]) -> tuple[float, Pipelined]:
 def _table(prices: Prices, held: Table) -> Table:
     """The rows of `Options.table` for each option, when a device holds these bytes before a step of each kind."""
     found = np.empty((len(prices.owner), 3 + prices.busy.shape[1]))
-    found[:, 0] = found[:, 1] = prices.seconds(held)
+    found[:, 0], found[:, 1] = prices.seconds(held), prices.seconds(held, flowing=True)
     found[:, 2] = prices.processing
     np.multiply((held[prices.owner] / prices.held)[:, None], prices.busy, out=found[:, 3:])
     limits = prices.busy > (1 - SAME) * prices.busy.max(axis=1)[:, None]

@@ -22,8 +22,8 @@ class Priced:
 
     held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
     many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
-    processors, the latency, the turns, the seconds of a rank's own time for making the call, the piece and the hops of
-    `filling`, and how long making the call takes in all.
+    processors, the latency, `first`, `apart`, `message` and `lone` of `Loads`, the seconds of a rank's own time for
+    making the call, the piece and the hops of `filling`, and how long making the call takes in all.
     """
 
     algorithms: tuple[str, ...]
@@ -39,9 +39,8 @@ def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) 
     many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
     busy = np.add.reduceat(found.seconds, found.begins, axis=0)
     work = found.seconds.max(axis=1)
-    phases = np.stack(
-        [work, found.processing, found.latency, found.turns, found.call, found.piece, found.hops, found.calling]
-    )
+    links = [work, found.processing, found.latency, found.first, found.apart, found.message, found.lone]
+    phases = np.stack([*links, found.call, found.piece, found.hops, found.calling])
     kinds, option, phase = [], 0, 0
     for algorithms, each in zip(names, held, strict=True):
         after = option + len(algorithms)
@@ -90,22 +89,25 @@ class Prices:
             tuple([name for kind in kinds for name in kind.algorithms]),
             np.repeat([kind.held for kind in kinds], options),
             np.concatenate([kind.busy for kind in kinds]),
-            np.add.reduceat(phases[1] + phases[4], first),
-            np.add.reduceat(phases[7], first),
+            np.add.reduceat(phases[1] + phases[7], first),
+            np.add.reduceat(phases[10], first),
             first,
             np.repeat(np.arange(len(many)), many),
             phases,
         )
 
-    def seconds(self, held: Values) -> Values:
+    def seconds(self, held: Values, flowing: bool = False) -> Values:
         """The times of the options when a device holds some bytes before a step of each kind.
 
-        `held` may have more dimensions; kinds are the last one, and options are that of the result.
+        `held` may have more dimensions; kinds are the last one, and options are that of the result. flowing: where more
+        chunks follow, and the step's groups need not wait for each other.
         """
         each = held[..., self.owner]
         share = each / self.held
-        work, processing, latency, turns, call, piece, hops, _ = self.phases
-        times = call + together(np.maximum(share[..., self.of] * work, processing), latency, turns)
+        work, processing, latency, first, apart, message, lone, call, piece, hops, _ = self.phases
+        if flowing:
+            first, apart = message, lone
+        times = call + together(np.maximum(share[..., self.of] * work, processing), latency, first, apart)
         if np.any(hops):
             times += filling(each[..., self.of], piece, hops)
         found: Values = np.add.reduceat(times, self.first, axis=-1)

@@ -11,6 +11,7 @@ GiB. They cross at 244 MiB, where both take 3.5 ms; the chord is at 2.3 ms there
 4 ns/KiB takes 3 ms at the crossing: the search finds it, and its crossings with the other two are looked at next.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, combinations_with_replacement, pairwise
 from operator import mul
@@ -44,6 +45,9 @@ EQUAL = 1e-9
 
 ALTERNATIVES = 5
 """How many other programs a plan holds for its own payload."""
+
+CUTS = 2
+"""In how many numbers of chunks the same programs are held or measured, at most."""
 
 
 class Envelope:
@@ -192,20 +196,45 @@ class Envelope:
         return len(payloads)
 
     def alternatives(self, payload: int) -> tuple[Timed, ...]:
-        """The best programs for a payload beside those that are fixed for it; the library's own is among them."""
+        """The best programs for a payload beside those that are fixed for it; the library's own is among them.
+
+        Predictions of the same program in different numbers of chunks are wrong by the same, so few of these are held.
+        """
         pipeline = self.at(payload)
         own = self.own
         every = [own, *self._plain(payload, ALTERNATIVES + 1), *self.best.values()]
+        every += search(pipeline, self.graph, ALTERNATIVES + 1).programs
         alone = [one.program for one in every if len(one.shares) == 1]
         every += [pipeline.best(program)[1] for program in alone]
         every += [Pipelined.of(program) for program in alone]
         others = [one for one in dict.fromkeys(every) if one not in (self.fixed[payload], own)]
         timed = [Timed(payload, one, self.seconds(one, payload)) for one in others]
         timed.sort(key=lambda each: (each.seconds, each.pipelined.chunks, len(each.pipelined.program.steps)))
+        timed = varied([self.fixed[payload]], timed)
         if own == self.fixed[payload]:
             return tuple(timed[:ALTERNATIVES])
         kept = [*timed[: ALTERNATIVES - 1], Timed(payload, own, self.seconds(own, payload))]
         return tuple(sorted(kept, key=lambda each: each.seconds))
+
+
+def varied(taken: Iterable[Pipelined], timed: Iterable[Timed]) -> list[Timed]:
+    """Those of some programs, the fastest first, that may turn out differently when they are measured.
+
+    None is cut in more than `CUTS` numbers of chunks, together with those that are taken. Of those with the same time,
+    to six digits, one is enough: mostly they are mirror images, like `ReduceScatter all; AllGather across node;
+    AllGather inside node` and `ReduceScatter inside node; ReduceScatter across node; AllGather all`.
+    """
+    cuts = Counter(tuple(program for program, _ in one.shares) for one in taken if one.chunks > 1)
+    found: list[Timed] = []
+    times = set[str]()
+    for each in timed:
+        programs, time = tuple(program for program, _ in each.pipelined.shares), f"{each.seconds:.6e}"
+        if time in times or (each.pipelined.chunks > 1 and cuts[programs] >= CUTS):
+            continue
+        cuts[programs] += each.pipelined.chunks > 1
+        times.add(time)
+        found.append(each)
+    return found
 
 
 def rule_ends(model: CostModel) -> list[int]:

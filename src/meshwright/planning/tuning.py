@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import hypot, sqrt
@@ -11,16 +10,14 @@ from statistics import median, stdev
 from meshwright.cost.pipeline import Pipeline
 from meshwright.errors import SpecError
 from meshwright.language.goals import flat_program
-from meshwright.language.program import Pipelined, Program
+from meshwright.language.program import Pipelined
 from meshwright.placement.placement import Placement
 from meshwright.planning.plan import Measured, Plan, Planned, Timed, Tuned, cost_model, predict
+from meshwright.planning.ranges import varied
 from meshwright.system.read import canonical_document
 
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% points of Student's distribution for 1, 2, … degrees of freedom; beyond, about 2.1."""
-
-CUTS = 2
-"""In how many numbers of chunks the same programs are measured, at most."""
 
 BEATEN = 1.25
 """What never took less than this factor times the median of the fastest is not measured any further."""
@@ -74,21 +71,15 @@ def candidates(plan: Plan, planned: Planned, payload: int, best: int) -> list[Pi
     simplest first.
 
     Among these are what the plan takes, and the fastest without chunks. The others have the least predicted times, but
-    none is taken in more than `CUTS` numbers of chunks. All ranks find the same, whatever their processors do with the
+    are `varied`. All ranks find the same, whatever their processors do with the
     last digits of a time.
     """
     own, *others = known_programs(plan, planned)
     pipeline = Pipeline(cost_model(plan, planned), planned.communication.goal).at(payload)
     hierarchy = plan.hierarchy(planned)
-    price = {one: float(f"{pipeline.seconds(one):.6e}") for one in others}
-    others.sort(key=lambda one: (price[one], one.chunks, one.text(hierarchy)))
-    cuts = Counter[tuple[Program, ...]]()
-    found = []
-    for one in others:
-        programs = tuple(program for program, _ in one.shares)
-        cuts[programs] += one.chunks > 1
-        if one.chunks == 1 or cuts[programs] <= CUTS:
-            found.append(one)
+    timed = [Timed(payload, one, float(f"{pipeline.seconds(one):.6e}")) for one in others]
+    timed.sort(key=lambda each: (each.seconds, each.pipelined.chunks, each.pipelined.text(hierarchy)))
+    found = [each.pipelined for each in varied([], timed)]
     plain = [one for one in found if one.chunks == 1][:1]
     taken = planned.at(payload)
     wanted = dict.fromkeys([*([taken] if taken and taken != own else []), *plain, *found])
