@@ -89,7 +89,7 @@ class Naive:
 
     def one_ring(self, step: Step, shares: tuple[float, ...], algorithm: str) -> tuple[float, float]:
         """The latency of the slowest edge of a ring, and the seconds of a slice that passes every edge but one, if its
-        group is alone: in each turn, the most loaded link where the edge's ends part or further inside."""
+        group is alone: in each turn, the most loaded of the links that carry what it sends."""
         slowest = alone = 0.0
         for reduction_group in self.reduction_groups:
             for group, held in zip(self.groups(step.grouping), shares, strict=True):
@@ -98,7 +98,7 @@ class Naive:
                 edges, _ = self.sent(algorithm, step.collective, members)[0]
                 passed = [*pairwise(members[1:]), (members[-1], members[0])]
                 loads = {edge: amount * held for edge, amount in edges.items()}
-                each = [self.time(loads, within=self.meet(a, b)) for a, b in passed]
+                each = [self.time(loads, on=self.carrying(self.meet(a, b))) for a, b in passed]
                 alone = max(alone, sum(each) / len(each))
         return slowest, alone
 
@@ -321,9 +321,12 @@ class Naive:
     # -- routing --
 
     def time(
-        self, edges: dict[tuple[int, int], float], switched: Sequence[tuple[list[int], float]] = (), within: int = 0
+        self,
+        edges: dict[tuple[int, int], float],
+        switched: Sequence[tuple[list[int], float]] = (),
+        on: Sequence[int] | None = None,
     ) -> float:
-        """The most loaded link of a phase, of those of a level and further inside.
+        """The most loaded link of a phase; or only of some levels.
 
         `switched` are groups whose switches add up, and the bytes of a member.
         """
@@ -334,7 +337,7 @@ class Naive:
         single: dict[tuple[object, ...], float] = defaultdict(float)  # of one device: what it sends or gets, by level
         for (a, b), amount in edges.items():
             meet = self.meet(a, b)
-            for level in (one for one in self.carrying(meet) if one >= within):
+            for level in (one for one in self.carrying(meet) if on is None or one in on):
                 fabric, count = self.system.levels[level].link.fabric, self.counts[level]
                 if fabric is not Fabric.RING:
                     single[level, "sends", a] += amount

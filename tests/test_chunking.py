@@ -201,7 +201,7 @@ def test_the_time_of_chunks_is_that_of_every_choice_tried(
 @pytest.mark.parametrize(
     ("groups", "held", "posted", "first", "period"),
     [
-        (4, 1000, False, 12 + 2, 12 + 1),  # links work all the time, but for half of a handshake
+        (4, 1000, False, 12 + 2, 12 + 1),  # links work all the time, but for one latency
         (4, 10, False, 0.06 + 3 * 2, 0.12 / 8 + 3 * 2),  # other groups' messages fill the time, in halves
         (4, 10, True, 0.03 + 3 * 1 + 1, 0.12 / 4 + 3 * 1 + 1),
         (1, 1000, True, 3 + 3 * 1 + 1, 3 + 3 * 1 + 1),  # nothing fills it

@@ -28,6 +28,9 @@ from meshwright import (
     parse_system,
     reduction_hierarchy,
 )
+from meshwright.measure.trials.runners import make_runner
+from meshwright.measure.trials.trial import payloads
+from meshwright.runtime.agreement import CallCheck
 from meshwright.torch import Reducer
 from meshwright.torch.collectives import REDUCED
 from tests.engines import EXHAUSTIVE, hierarchical, plan_of, programs_of, refused
@@ -243,3 +246,23 @@ def rings(rank: int, ranks: int) -> None:
             out[at] = rank
             gather.all_gather(out[at], out=out.view(-1))
             assert torch.equal(out, torch.arange(ranks)[:, None].expand(ranks, 10_000)), at
+
+
+def timed_trials(_: int) -> int:
+    """How many calls are compared while a trial is repeated."""
+    compared: list[str] = []
+    compare = CallCheck.compare
+
+    def counted(check: CallCheck, call: str) -> None:
+        compared.append(call)
+        compare(check, call)
+
+    runner, plan = make_runner("torch", 60.0), hierarchical()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CallCheck, "compare", counted)
+        runner.load(plan)
+        runner.prepare(payloads(plan, "float32")[0])
+        for _ in range(3):
+            runner.run(default=False)
+        runner.close()
+    return len(compared)

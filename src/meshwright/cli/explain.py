@@ -160,7 +160,7 @@ def _print(plan: Plan, planned: Planned) -> None:
                 rows.append(["    processors", "", "", "", format_seconds(phase.processing), mark])
             if phase.latency:
                 mark = "* bottleneck" if phase.latency >= slowest else ""
-                limit = f"beside {1 - phase.apart:.0%} of the load" if phase.apart < 1 else ""
+                limit = f"beside {1 - phase.apart:.0%} of the load" if phase.apart < 0.995 else ""
                 rows.append(["    latency", "", "", limit, format_seconds(phase.latency), mark])
             if phase.filling:
                 rows.append(["    first piece", "", "", "hop by hop", format_seconds(phase.filling)])

@@ -62,7 +62,7 @@ class LibraryRule:
     piece: in a Reduce or Broadcast along a ring, a member hands on pieces of at most this many bytes, and at least two,
     each when it has all of it; None: bytes are handed on as they come.
     forecasts: what the library expects of the algorithm, with each of its protocols, where it chooses by that.
-    posted: in a ring, receives are posted at least a turn ahead: no message but the first waits for a handshake.
+    posted: in a ring without a root, receives are posted ahead: no message but the first waits for a handshake.
     """
 
     algorithms: tuple[str, ...]

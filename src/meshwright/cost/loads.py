@@ -85,8 +85,8 @@ def together(work: Values, latency: Values, first: Values, apart: Values) -> Val
 
     first: the latency before anything arrives, which nothing hides. apart: the share of the work in which nothing else
     is on its way. Where chunks flow, the groups of a step need not wait for each other: links work for others while the
-    messages of one are waited for, but for about half of what its first message takes. That was measured on gloo, so it
-    is counted for libraries with handshakes only.
+    messages of one are waited for. Between two chunks they idle for one latency and the library's own time for a
+    message. That was measured on gloo, so it is counted for libraries with handshakes only.
 
     For example, a ring that sends each message in two halves, one of which is on its way while the other waits for its
     handshake: 4 turns with 20 us of work and 8 us of latency in all take 22 us, as only the first turn's latency shows.
@@ -142,11 +142,7 @@ def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
     hops = _hops(layout, shared / held[:, None], traffic[MESSAGES]) / efficiency
     along = [entry.piece is not None and not phase.round for entry in entries for phase in entry.phases]
     piece = np.array([float(entry.piece or 0) for entry in entries])[owner]
-    ring_fabric = [level.link.fabric is Fabric.RING for level in layout.system.levels]  # a line there has one group
-    by_itself = seconds / np.where(alone | ring_fabric, 1.0, np.maximum(shared / held[:, None], 1.0))
-    rings = np.array([phase.round for entry in entries for phase in entry.phases])
-    shares = _shares(by_itself, traffic[MESSAGES], seconds.max(axis=1), ring_fabric)
-    waits = _waits(layout, library, entries, traffic[MESSAGES], rings, shares)
+    waits = _waits(layout, library, entries, traffic[MESSAGES], seconds, np.where(alone, 1.0, shared / held[:, None]))
     call, calling, processing = _processing(layout, library, entries, begins)
     hops = np.where(along, hops, 0.0)
     return Loads(begins, shared, amount, seconds, alone, *waits, processing, call, calling, piece, hops)
@@ -189,19 +185,23 @@ def _hops(layout: Layout, groups: Values, messages: Values) -> Values:
     return found
 
 
-def _shares(by_itself: Values, messages: Values, every: Values, ring_fabric: Sequence[bool]) -> tuple[Values, Values]:
+def _shares(layout: Layout, messages: Values, seconds: Values, groups: Values) -> tuple[Values, Values]:
     """How long links work for one group, and for a slice of its payload that goes all the way round a ring, as shares
     of the time for all groups.
 
-    by_itself: by phase and level, the seconds for one group by itself. every: those of all groups on the busiest link.
+    By phase and level: seconds, those of the busiest link for all groups; groups, how many share it. Where a fabric is
+    a ring, groups in all places count as one.
 
     For example, over two nodes of four devices two of the seven turns of a slice cross the nodes' ports, which are
     slow. The other five take as long as the ports of devices do.
     """
-    # A message passes all ports further inside, but no rings.
-    ports = np.where(ring_fabric, 0.0, by_itself)
+    links = [level.link for level in layout.system.levels]
+    by_itself = seconds / np.where([link.fabric is Fabric.RING for link in links], 1.0, np.maximum(groups, 1.0))
+    # Ports pass on what comes from further outside, too.
+    ports = np.where([inner_only(link) for link in links], 0.0, by_itself)
     crossed = np.maximum(by_itself, np.maximum.accumulate(ports[:, ::-1], axis=1)[:, ::-1])
     along = (messages * crossed).sum(axis=1) / np.maximum(messages.sum(axis=1), 1.0)
+    every = seconds.max(axis=1)
     one, slice_of_one = (
         np.divide(each, every, out=np.ones(len(every)), where=every > 0) for each in (by_itself.max(axis=1), along)
     )
@@ -213,10 +213,10 @@ def _waits(
     library: Library,
     entries: Sequence[Entry],
     messages: Values,
-    rings: NDArray[np.bool_],
-    shares: tuple[Values, Values],
+    seconds: Values,
+    groups: Values,
 ) -> tuple[Values, Values, Values, Values, Values]:
-    """`latency`, `first`, `apart`, `message` and `lone` of `Loads`. shares: what `_shares` gives.
+    """`latency`, `first`, `apart`, `message` and `lone` of `Loads`. seconds and groups: see `_shares`.
 
     What is known of a system's processors counts for more than what a library takes as a rule.
     """
@@ -226,7 +226,8 @@ def _waits(
     latency = path * library.trips + own * many
     if not library.handshake:
         return latency, latency, np.ones(len(many)), latency, np.ones(len(many))
-    one, slice_of_one = shares
+    one, slice_of_one = _shares(layout, messages, seconds, groups)
+    rings = np.array([phase.round for entry in entries for phase in entry.phases])
     slowest = np.where(messages > 0, latencies, 0.0).max(axis=1)
     posted = rings & np.array([entry.posted for entry in entries for _ in entry.phases])
     # A message and its handshake are two trips. In every turn of a ring all wait for the slowest of both; where
@@ -238,7 +239,7 @@ def _waits(
     idle = one * own / 2 * (many - 1)
     first = np.where(rings, slowest * library.trips + own + idle, latency)
     apart = np.where(posted, slice_of_one, np.where(rings, 0.5, 1.0))
-    # One trip: so that the times fit which gloo took on node=3@40Mbit/s+5ms,gpu=4@80Mbit/s+1ms in 4 to 16 chunks.
+    # One latency, not two: so that the times fit which gloo took on node=3@40Mbit/s+5ms,gpu=4@80Mbit/s+1ms in chunks.
     message = np.where(many > 0, slowest + own, 0.0)
     return latency, first, apart, message, np.where(posted, slice_of_one, apart * one)
 

@@ -2,7 +2,8 @@
 
 In `n` chunks a mix takes its longest first chunk and n - 1 periods. If the program p takes the share x(p) of the
 chunks, a period is the longest of the busiest level's load, which all programs add to by their shares, and of x(p)
-times the slowest step of p, for each p: a step takes one chunk at a time, but those of different programs run at once.
+times the slowest step of p, for each p: a step takes one chunk after the other, but those of different programs run at
+once.
 
 The best shares are a linear program. It has a row for each level, and one for each program that has a share. There are
 too many programs to list them in it, so it begins with one; with the weights that the linear program gives the levels,

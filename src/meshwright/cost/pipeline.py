@@ -1,8 +1,8 @@
 """Pipelined programs: the payload in chunks that flow through the steps, so that links of all levels work at once.
 
-The first chunk takes the time of all steps. Then one chunk comes out per period. A group of a step takes its next chunk
-when it is done with the last one; the step's other groups need not be. All groups that are under way share the links,
-and the processors where devices share those; while the messages of one wait, those of others are in flight. So the
+The first chunk takes the time of all steps. Then one chunk comes out per period. A rank takes the next chunk in a step
+when it is done with the last one; other ranks need not be. All steps that are under way share the links, and the
+processors where devices share those; while the messages of one group wait, those of others are in flight. So the
 period is at least each of three times: that of the slowest step, in which the links work for other groups while the
 messages of one are waited for; that of the link with the most to carry over all groups and steps; and that of the
 processors (a rank's own for the calls of a chunk, and those that devices share for its messages). While the call for a

@@ -11,7 +11,7 @@ GiB. They cross at 244 MiB, where both take 3.5 ms; the chord is at 2.3 ms there
 4 ns/KiB takes 3 ms at the crossing: the search finds it, and its crossings with the other two are looked at next.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, combinations_with_replacement, pairwise
 from operator import mul
@@ -20,7 +20,7 @@ from meshwright.cost.chunking import GAINED, WORTH, search
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import flat_program
-from meshwright.language.program import Collective, Grouping, Pipelined
+from meshwright.language.program import Collective, Grouping, Pipelined, Program, Step
 from meshwright.language.synthesis import ProgramGraph
 from meshwright.planning.plan import Timed
 
@@ -48,6 +48,15 @@ ALTERNATIVES = 5
 
 CUTS = 2
 """In how many numbers of chunks the same programs are held or measured, at most."""
+
+MIRRORED = {
+    Collective.ALL_REDUCE: Collective.ALL_REDUCE,
+    Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
+    Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
+    Collective.REDUCE: Collective.BROADCAST,
+    Collective.BROADCAST: Collective.REDUCE,
+}
+"""What each collective is when time runs backwards."""
 
 
 class Envelope:
@@ -196,10 +205,7 @@ class Envelope:
         return len(payloads)
 
     def alternatives(self, payload: int) -> tuple[Timed, ...]:
-        """The best programs for a payload beside those that are fixed for it; the library's own is among them.
-
-        Predictions of the same program in different numbers of chunks are wrong by the same, so few of these are held.
-        """
+        """The best others for a payload, varied, beside what is fixed for it; the library's own is one of them."""
         pipeline = self.at(payload)
         own = self.own
         every = [own, *self._plain(payload, ALTERNATIVES + 1), *self.best.values()]
@@ -217,24 +223,33 @@ class Envelope:
         return tuple(sorted(kept, key=lambda each: each.seconds))
 
 
-def varied(taken: Iterable[Pipelined], timed: Iterable[Timed]) -> list[Timed]:
-    """Those of some programs, the fastest first, that may turn out differently when they are measured.
+def varied(taken: Iterable[Pipelined], others: Iterable[Timed]) -> list[Timed]:
+    """Those of some programs, the fastest first, that differ enough from those that are taken, and from each other.
 
-    None is cut in more than `CUTS` numbers of chunks, together with those that are taken. Of those with the same time,
-    to six digits, one is enough: mostly they are mirror images, like `ReduceScatter all; AllGather across node;
-    AllGather inside node` and `ReduceScatter inside node; ReduceScatter across node; AllGather all`.
+    Predictions of the same program in different numbers of chunks are wrong by about the same, so none is cut in more
+    than `CUTS`. And mirror images take the same time, as `ReduceScatter inside node; ReduceScatter across node;
+    AllGather all` does what `ReduceScatter all; AllGather across node; AllGather inside node` does, backwards.
     """
-    cuts = Counter(tuple(program for program, _ in one.shares) for one in taken if one.chunks > 1)
-    found: list[Timed] = []
-    times = set[str]()
-    for each in timed:
-        programs, time = tuple(program for program, _ in each.pipelined.shares), f"{each.seconds:.6e}"
-        if time in times or (each.pipelined.chunks > 1 and cuts[programs] >= CUTS):
-            continue
-        cuts[programs] += each.pipelined.chunks > 1
-        times.add(time)
-        found.append(each)
+    cuts: dict[frozenset[Program], set[int]] = defaultdict(set)
+    for one in taken:
+        cuts[_both_ways(one)].add(one.chunks)
+    found = []
+    for each in others:
+        known, chunks = cuts[_both_ways(each.pipelined)], each.pipelined.chunks
+        if chunks not in known and (chunks == 1 or len(known - {1}) < CUTS):
+            known.add(chunks)
+            found.append(each)
     return found
+
+
+def _both_ways(one: Pipelined) -> frozenset[Program]:
+    """The programs and their mirror images: the steps in reverse, each doing what undoes the other."""
+    programs = [program for program, _ in one.shares]
+    mirrored = [
+        Program(tuple(Step(MIRRORED[step.collective], step.grouping) for step in reversed(program.steps)))
+        for program in programs
+    ]
+    return frozenset([*programs, *mirrored])
 
 
 def rule_ends(model: CostModel) -> list[int]:

@@ -71,18 +71,17 @@ def candidates(plan: Plan, planned: Planned, payload: int, best: int) -> list[Pi
     simplest first.
 
     Among these are what the plan takes, and the fastest without chunks. The others have the least predicted times, but
-    are `varied`. All ranks find the same, whatever their processors do with the
-    last digits of a time.
+    are `varied`. All ranks find the same, whatever their processors do with the last digits of a time.
     """
     own, *others = known_programs(plan, planned)
     pipeline = Pipeline(cost_model(plan, planned), planned.communication.goal).at(payload)
     hierarchy = plan.hierarchy(planned)
     timed = [Timed(payload, one, float(f"{pipeline.seconds(one):.6e}")) for one in others]
     timed.sort(key=lambda each: (each.seconds, each.pipelined.chunks, each.pipelined.text(hierarchy)))
-    found = [each.pipelined for each in varied([], timed)]
+    taken = [one for one in [planned.at(payload)] if one and one != own]
+    found = [*taken, *(each.pipelined for each in varied([own, *taken], timed))]
     plain = [one for one in found if one.chunks == 1][:1]
-    taken = planned.at(payload)
-    wanted = dict.fromkeys([*([taken] if taken and taken != own else []), *plain, *found])
+    wanted = dict.fromkeys([*taken, *plain, *found])
     return [
         own,
         *sorted([*wanted][:best], key=lambda one: (one.chunks, sum(len(each.steps) for each, _ in one.shares))),

@@ -1,9 +1,8 @@
 """Timelines: when each chunk of a communication is in which step, and what that puts on the links, as predicted.
 
 The cost model says that the first chunk takes the time of all its steps, and that one more chunk is done after each
-period. So each chunk begins a period after the one before, and goes through its steps without a pause. A period is
-never shorter than what one group of the slowest step takes, so a group has one chunk at a time. Groups need not wait
-for each other: of a step that takes long for its messages' latencies, some may have the next chunk already.
+period. So each chunk begins a period after the one before, and goes through its steps without a pause. In a step that
+takes long for its messages' latencies, some ranks may have the next chunk already while others are not yet done.
 
 For example, 3 chunks through steps of 2, 3 and 2 ms with a period of 4 ms: they begin at 0, 4 and 8 ms, the second is
 in its second step from 6 to 9 ms, and all is done after 15 ms.

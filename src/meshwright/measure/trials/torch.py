@@ -66,7 +66,7 @@ class TorchRunner(Runner):
     def load(self, plan: Plan) -> None:
         """Make the plan's groups, and whole ones for the library's own collectives."""
         self._unload()
-        self._reducer = Reducer(plan, timeout=self._timeout.total_seconds())
+        self._reducer = Reducer(plan, timeout=self._timeout.total_seconds(), check="never")
         for planned in plan.reductions:
             for group in plan.placement.groups(planned.communication.axes):
                 if group not in self._whole:
