@@ -60,7 +60,7 @@ RULES = "{{AllReduce: {0}, ReduceScatter: {0}, AllGather: {0}, Reduce: {0}, Broa
         ("[{algorithms: [ring], posted: 1}]", "expected true or false, not '1'"),
         (
             "[{algorithms: [ring], posted: true}]",
-            "a rule of AllReduce has 'posted', which needs a library with 'handshake'",
+            "mine.yaml line 1: a rule of AllReduce has 'posted', which needs a library with 'handshake'",
         ),
     ],
 )

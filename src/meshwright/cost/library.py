@@ -244,12 +244,12 @@ def _library(root: yaml.Node, source: str) -> Library:
         "in_chunks": partial(_collectives, "in_chunks", False),
         "own": partial(_collectives, "own", False),
     }
-    values = mapping(root, source, "a library", readers, ["collectives"])
-    name = values.get("name", Path(source).stem)
-    rotates, handshake, adapts = (values.get(key, False) for key in ("rotates", "handshake", "adapts"))
-    call, message = (values.get(key, 0.0) for key in ("call", "message"))
-    in_chunks, own = (values.get(key, ()) for key in ("in_chunks", "own"))
-    return Library(name, rotates, values["collectives"], in_chunks, handshake, adapts, call, message, own)
+    values: dict[str, Any] = {"name": Path(source).stem, "rotates": False}
+    values |= mapping(root, source, "a library", readers, ["collectives"])
+    try:
+        return Library(rules=values.pop("collectives"), **values)
+    except SpecError as error:
+        raise problem(root, source, str(error)) from None
 
 
 def library_document(library: Library) -> dict[str, Any]:
