@@ -87,8 +87,14 @@ def test_with_latency_what_is_for_a_device_leaves_through_its_outbox_alone() -> 
 
 
 def test_packets_are_no_larger_than_the_burst() -> None:
-    for burst, mtu, shared in ((18_000, 9_000, 18_200), (9_100, 9_000, 18_200), (9_000, 1_500, 3_200)):
-        network = Network("t", THREE, burst)
+    for burst, mtu, rate, shared in (
+        (18_000, 9_000, "200Mbit/s", 18_200),
+        (9_100, 9_000, "200Mbit/s", 18_200),
+        (9_100, 9_000, "20Mbit/s", 9_100 + 1_250),  # a packet, and what comes in half a millisecond
+        (9_000, 1_500, "200Mbit/s", 3_200),
+        (9_000, 1_500, "8Mbit/s", 1_600 + 500),
+    ):
+        network = Network("t", parse_system(f"node=2@{rate},gpu=3@1Gbit/s"), burst)
         assert {re.search(r"mtu (\d+)", line)[1] for line in network.link_commands() if " mtu " in line} == {str(mtu)}  # type: ignore[index]
         assert any(f"burst {shared} cburst" in line for lines in network.shape_commands().values() for line in lines)
 
@@ -96,6 +102,12 @@ def test_packets_are_no_larger_than_the_burst() -> None:
 def test_the_burst_of_device_links() -> None:
     assert any("burst 18000" in line for line in Network("t", THREE, 18_000).shape_commands()["mw-t-0"])
     assert any("burst 70000" in line for line in Network("t", THREE).shape_commands()["mw-t-0"])
+    # 100 Mbit/s bring 6,250 bytes in half a millisecond, by which timers may be late.
+    assert any("burst 7850" in line for line in Network("t", THREE, 1_600).shape_commands()["mw-t-0"])
+
+
+def test_tcp_waits_while_queues_of_slow_links_grow() -> None:
+    assert "route replace 198.18.0.0/15 dev eth0 src 198.18.0.3 rto_min 5s" in Network("t", THREE).device_commands(2)
     for burst in (1_500, 1 << 30):
         with pytest.raises(SpecError, match=r"expected 1,600 \(a packet\) to 67,108,864"):
             Network("t", THREE, burst)

@@ -28,10 +28,14 @@ HEADERS = 100  # the most bytes of a packet beyond the MTU
 ASSURED = 8000  # bits per second
 MOST_LATENCY = 0.5  # seconds: TCP takes a packet for lost that is not answered within a second
 QUEUE = 64 * 2**20  # the bytes that may wait for a link: enough that nothing is dropped
+PATIENCE = 5  # seconds for which TCP waits for an acknowledgement longer than it expects to: queues of slow links grow
 TAP_QUEUE = 10_000  # how many packets may wait for the relay
 # The bytes that a device's link lets through at once after a pause: a whole TCP segment (64 KiB). With less, the kernel
 # cuts segments, which takes twice the processor time.
 BURST = 70_000
+LATE = (
+    0.0005  # seconds by which the kernel's timers may be late: what a link carries in them, it must let through at once
+)
 SPLIT_BURST = 18_000  # on shared links segments are cut to this: with whole ones, flows would have long turns
 
 
@@ -49,10 +53,11 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network for a system; `name` keeps several apart. burst: bytes that a device's link lets through at once.
+    """A network for a system; `name` keeps several apart. burst: bytes that a device's link lets through at once; more
+    where it must, as timers are late.
 
-    Links that devices share let two packets through. Packets are large, so that they take the processors little time,
-    unless the burst is smaller than one of them.
+    Links that devices share let two packets through, or less where they are slow. Packets are large, so that they take
+    the processors little time, unless the burst is smaller than one of them.
     """
 
     name: str
@@ -97,6 +102,11 @@ class Network:
     def namespaces(self) -> list[str]:
         """All namespaces."""
         return [self.fabric, *(self.namespace(device) for device in range(self.system.devices))]
+
+    @property
+    def subnet(self) -> str:
+        """All addresses."""
+        return f"{FIRST_ADDRESS - 1}/{PREFIX}"
 
     def address(self, device: int) -> str:
         """The address of a device."""
@@ -186,6 +196,7 @@ class Network:
             "link set lo up",
             f"addr add {self.address(device)}/{PREFIX} dev {INTERFACE}",
             f"link set {INTERFACE} up",
+            f"route replace {self.subnet} dev {INTERFACE} src {self.address(device)} rto_min {PATIENCE}s",
             *([*_tap(INBOX, self.mtu), f"link set {INBOX} address {_mac(device)} up"] if self.delayed else []),
             *(
                 f"neigh add {self.address(other)} lladdr {_mac(other)} dev {INTERFACE} nud permanent"
@@ -200,11 +211,16 @@ class Network:
         for port in self.ports():
             for (namespace, interface), field in ((port.up, "src"), (port.down, "dst")):
                 if port.level == len(self.system.counts) - 1:
-                    rate = f"tbf rate {_bits(port.rate)}bit burst {self.burst} limit {QUEUE}"
+                    burst = max(self.burst, self._packet_at(port.rate))
+                    rate = f"tbf rate {_bits(port.rate)}bit burst {burst} limit {QUEUE}"
                     lines[namespace].append(f"qdisc add dev {interface} root {rate}")
                 else:
                     lines[namespace] += self._shared_shaper(interface, port, field)
         return lines
+
+    def _packet_at(self, rate: float) -> int:
+        """A packet, and what comes until the kernel's timer, so that no time is lost between two packets."""
+        return self.mtu + HEADERS + round(rate * LATE)
 
     def _shared_shaper(self, interface: str, port: Port, field: str) -> list[str]:
         """A class for each device, so that concurrent flows get equal rates."""
@@ -212,7 +228,8 @@ class Network:
         # all they send from the link, in turns, and the link's rate holds from the first packet on.
         one, two = self.mtu + HEADERS, 2 * (self.mtu + HEADERS)
         split = f"tbf rate 10gbit burst {min(SPLIT_BURST, two)} limit {QUEUE}"
-        whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {two} cburst {two}"
+        burst = min(two, self._packet_at(port.rate))
+        whole = f"htb rate {_bits(port.rate)}bit ceil {_bits(port.rate)}bit burst {burst} cburst {burst}"
         each = f"htb rate {ASSURED}bit ceil {_bits(port.rate)}bit burst {one} cburst {one} quantum {two}"
         lines = [
             f"qdisc add dev {interface} root handle 1: htb default 1",
