@@ -28,7 +28,7 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 REDUCED = frozenset(_FLOATS | {torch.uint8, torch.int8, torch.int32, torch.int64})
 
 # A ReduceScatter on gloo is one exchange for at most so many bytes, in groups of at least so many ranks; otherwise it
-# is a ring. libraries/gloo.yaml says the same. An AllGather is a ring of our own in groups of at least so many ranks.
+# is a ring. libraries/gloo.yaml says the same.
 SMALL, SEVERAL = 2**14, 3
 
 
@@ -129,12 +129,9 @@ def _gloo_all_gather(source: Tensor, target: Tensor, group: dist.ProcessGroup) -
     """An AllGather as one ring, whose receives are all posted at the beginning.
 
     gloo's own ring posts each receive when its sender could send already, so that every turn also waits until the
-    sender hears of that. For two ranks, which exchange their parts in one turn, gloo's own is taken.
+    sender hears of that. And it sends in two halves, each of which has its own headers and handshake.
     """
     me, size = group.rank(), group.size()
-    if size < SEVERAL:
-        _wait(getattr(group, ALL_GATHER)(target, source, _options(AllgatherOptions)))
-        return
     following, previous = (me + 1) % size, (me - 1) % size
     parts = target.view(size, -1)
     if parts[me].data_ptr() != source.data_ptr():
