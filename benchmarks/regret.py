@@ -10,14 +10,12 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from textwrap import wrap
 
 from benchmarks import nccl, pipelines
-from benchmarks.bursts import BURST, SMALL_BURST, measure_by_size
-from benchmarks.errors import off_by
+from benchmarks.bursts import SMALL, measure_by_size
+from benchmarks.regretpage import CHUNKS, NEAR, Found, Heated, Row, page
 from meshwright import Reduction, load_library, parse_pipelined, parse_system, placements, plan
 from meshwright.measure.accuracy import Pair, join
 from meshwright.measure.bench import Case, Patience, case_of, race
@@ -25,20 +23,38 @@ from meshwright.measure.jobs import Job
 from meshwright.measure.records import read_measurements
 from meshwright.planning.plan import DEFAULT_PROGRAM, Plan
 from meshwright.planning.tuning import candidates, simplest
-from meshwright.text.units import format_bytes, format_seconds
 
 RESULTS = Path(__file__).parent / "results"
-TWO_CORES = RESULTS / "regret-two-cores"
-"""What was measured with more ranks than processors, and is not in the table."""
+OLDER = {
+    "On 16 cores, four or five clusters at a time, and with latency on two": RESULTS / "regret-fast",
+    "On two cores, one cluster at a time": RESULTS / "regret-two-cores",
+}
+"""What was measured at the usual rates, by how."""
 DOCUMENT = Path(__file__).parent.parent / "docs" / "regret.md"
 LIBRARY = load_library("gloo")
 
 STUDIED = (
+    "node=2@2.5Mbit/s,gpu=8@25Mbit/s",
+    "node=4@2.5Mbit/s,gpu=4@25Mbit/s",
+    "rack=2@2.5Mbit/s,node=2@6.25Mbit/s,gpu=4@25Mbit/s",
+)
+OTHERS = (
+    "node=3@3.75Mbit/s,gpu=4@15Mbit/s",
+    "rack=2@3.125Mbit/s,node=2@7.5Mbit/s,gpu=3@18.75Mbit/s",
+    "node=5@5Mbit/s,gpu=2@7.5Mbit/s",
+    "node=4@6.25Mbit/s,gpu=2@7.5Mbit/s",
+    "node=2@3.75Mbit/s,gpu=5@37.5Mbit/s",
+    "rack=2@2.5Mbit/s,node=3@3.75Mbit/s,gpu=2@11.25Mbit/s",
+    "node=3@5Mbit/s+40ms,gpu=4@10Mbit/s+8ms",
+    "node=2@6.25Mbit/s+16ms,gpu=6@12.5Mbit/s+8ms",
+    "rack=2@5Mbit/s+32ms,node=2@7.5Mbit/s+16ms,gpu=2@12.5Mbit/s+8ms",
+)
+"""In slow motion: rates an eighth of those of the study and of others like them, and latencies eight times as long, so
+that two processors have as much time for 16 ranks as 16 would have."""
+FAST = (
     "node=2@20Mbit/s,gpu=8@200Mbit/s",
     "node=4@20Mbit/s,gpu=4@200Mbit/s",
     "rack=2@20Mbit/s,node=2@50Mbit/s,gpu=4@200Mbit/s",
-)
-OTHERS = (
     "node=3@30Mbit/s,gpu=4@120Mbit/s",
     "rack=2@25Mbit/s,node=2@60Mbit/s,gpu=3@150Mbit/s",
     "node=5@40Mbit/s,gpu=2@60Mbit/s",
@@ -49,16 +65,12 @@ OTHERS = (
     "node=2@50Mbit/s+2ms,gpu=6@100Mbit/s+1ms",
     "rack=2@40Mbit/s+4ms,node=2@60Mbit/s+2ms,gpu=2@100Mbit/s+1ms",
 )
+"""The same at the usual rates."""
 PAYLOADS = (100 << 10, 1 << 20, 1 << 22)
 MOST = 16
-CHUNKS = (2, 4, 8, 16)
 PATIENCE = Patience(least=3, most=15, width=0.02, budget=8.0)
 MINIATURE, LITTLE = "node=2@20Mbit/s,gpu=2@100Mbit/s", 1 << 18
 """The system and the payload that the tests measure, once each."""
-
-
-NEAR = 1.05
-"""Plans are to be within this factor of the best."""
 
 
 def planned(spec: str, payload: int, chunks: int, ranges: bool = False) -> Plan:
@@ -129,17 +141,6 @@ def measure_tuned() -> None:
             measure_by_size(Job(parse_system(spec), wanted, tuned_file(spec), PATIENCE, timeout=60.0))
 
 
-@dataclass(frozen=True)
-class Heated:
-    """A plan that was tuned: seconds of the library's own, of what `tune` takes, and of the fastest of all."""
-
-    system: str
-    bytes: int
-    own: float
-    taken: float
-    best: float
-
-
 def heated() -> list[Heated]:
     """All plans that were tuned."""
     found = []
@@ -157,21 +158,6 @@ def heated() -> list[Heated]:
     return found
 
 
-@dataclass(frozen=True)
-class Row:
-    """One system and payload: seconds of the library's own, of the plan's choice if that was measured, and of the best;
-    the bound; and the relative errors of predictions for programs in chunks, and for the choice if it is in chunks."""
-
-    system: str
-    bytes: int
-    own: float
-    chosen: float | None
-    best: float
-    bound: float
-    errors: tuple[float, ...]
-    error: float | None
-
-
 def row(spec: str, pair: Pair) -> Row:
     """What the measurements of one payload say."""
     assert pair.default is not None
@@ -182,13 +168,15 @@ def row(spec: str, pair: Pair) -> Row:
     chosen = by_program.get(text, own if text == "AllReduce all" else None)
     errors = {one.program: abs(one.error) for one in pair.outcomes if "chunk" in one.program and "|" not in one.program}
     best = min(own, *by_program.values())
-    return Row(spec, pair.bytes, own, chosen, best, pair.bound, tuple(errors.values()), errors.get(text))
+    return Row(
+        spec, pair.bytes, own, chosen, best, pair.bound, pair.default.error, tuple(errors.values()), errors.get(text)
+    )
 
 
 def rows(specs: Sequence[str] = (*STUDIED, *OTHERS), folder: Path = RESULTS) -> list[Row]:
     """All that was measured."""
     found = []
-    for spec in specs:
+    for spec in [spec for spec in specs if file(spec, folder).exists()]:
         pairs = join(read_measurements(file(spec, folder)), LIBRARY)
         found += [row(spec, pair) for pair in sorted(pairs, key=lambda pair: pair.bytes)]
     return found
@@ -202,99 +190,15 @@ def elsewhere() -> list[float]:
     return [error for pair in pairs for error in pipelines.in_chunks(pair)]
 
 
-ABOUT = f"""Written by `python -m benchmarks.regret`. All-reduces over all devices of emulated clusters with
-gloo. Nothing was calibrated: plans are made from the configured rates and latencies and the library profile, as `plan`
-does by default. Beside the library's own all-reduce and the plan's choice, the best program step after step and the
-best in {", ".join(map(str, CHUNKS))} chunks were measured; `best` is the fastest of all these. The first three systems
-are those of the [study](study.md)."""
-
-
-def where() -> str:
-    """Where which part was measured, and what two cores make of the rest."""
-    specs = [spec for spec in (*STUDIED, *OTHERS) if file(spec, TWO_CORES).exists()]
-    busy = [(one, one.chosen) for one in rows(specs, TWO_CORES) if one.chosen is not None]
-    small, large = (
-        sorted(chosen / one.own for one, chosen in busy if (one.bytes < 1 << 20) is few) for few in (True, False)
-    )
-    over = sum(ratio > 1.02 for ratio in small)
-    return f"""Where links have latency, it was measured on two cores, one cluster at a time (PyTorch 2.13), and so
-        was 1 MiB on the first system. The rest, with 100 KiB where latency is 2 ms, is from a machine with
-        16 cores, four or five clusters at a time (PyTorch 2.11). When the rest was measured, small
-        ReduceScatters between two ranks were one all_to_all, AllGathers were gloo's own, and the rings of
-        ReduceScatter posted no receive ahead. Without latency, that makes a difference of 1 to 2%
-        ([cost.md](cost.md#what-a-group-sends-algorithms)). It was measured on two cores, too
-        (`benchmarks/results/regret-two-cores`). With 8 to 16 ranks, 100 KiB keep these busy, of which
-        nothing is known to a plan that nobody calibrated or tuned: {len(small)} such plans took
-        {small[0]:.2f} to {small[-1]:.2f} times as long as gloo's own, {over} of them more than 1.02
-        times. From 1 MiB on, {len(large)} plans took {large[0]:.2f} to {large[-1]:.2f} times as long."""
-
-
-SETTLED = f"""Some parts of the model were settled with these measurements, so they are no test of it: how
-unevenly flows share a link, that links wait while calls are made, and for about one latency between two chunks
-([cost.md](cost.md#chunks)), how much of the library's own time for a message shows, and that no mixes of
-programs are planned for gloo. Longer programs may be better still where links have latency: on the last system, 4 MiB
-in 24 chunks once took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the
-best program of five, which is the most that `plan` tries by default; with `--max-steps 6` it tries those of six, but
-predicts no gain. Idle
-emulated links let {BURST // 1000} kB through at once, which is much of 100 KiB; so for that payload they let
-{SMALL_BURST / 1000:g} kB through, in packets of 1.5 kB, whose headers take 4% of the rate. A question mark: the choice
-has changed since, and was not measured."""
-
-
-def page(found: Sequence[Row]) -> str:
-    """The document."""
-    known = [(one, one.chosen) for one in found if one.chosen is not None]
-    large = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1]]
-    errors = [error for one in found if one.bytes >= 1 << 20 for error in one.errors]
-    small = [error for one in found if one.bytes < 1 << 20 for error in one.errors]
-    taken = [one.error for one in found if one.error is not None]
-    every = [*errors, *small, *elsewhere()]
-    slower = sum(chosen > 1.02 * one.own for one, chosen in known)
-    near = sum(chosen <= NEAR * one.best for one, chosen in known)
-    at_once = [chosen / one.bound for one, chosen in known if one.bytes == PAYLOADS[-1] and "+" not in one.system]
-    text = f"""Of {len(known)} plans, {slower} were slower than 1.02x the library's own, and {near} were within 1.05x
-        of the best. At {format_bytes(PAYLOADS[-1])} they take {median(large):.2f} the bound in the median,
-        {median(at_once):.2f} where links have no latency, which the bound leaves out. The predicted times of the
-        {len(taken)} plans in chunks are off by {off_by(taken)}; those of all programs in chunks that were measured by
-        {off_by(errors)} from 1 MiB on, and by {off_by(small)} at 100 KiB, most of which no plan would take: there the
-        profile's cost of calls counts most. Together with those on [NCCL](nccl.md) and those of the first table of
-        [the study of chunks](pipelines.md), which is calibrated, {len(every)} programs in chunks are off by
-        {off_by(every)}."""
-    lines = ["# Regret: the default plan, measured", ""]
-    for paragraph in (ABOUT, where(), text, SETTLED):
-        lines += [*wrap(" ".join(paragraph.split()), 110, break_long_words=False, break_on_hyphens=False), ""]
-    lines += ["| system | payload | gloo's own | the plan | best | over own | over best | over the bound |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    for one in found:
-        times = [format_seconds(one.own), format_seconds(one.chosen) if one.chosen else "?", format_seconds(one.best)]
-        ratios = [f"{one.chosen / of:.2f}x" if one.chosen else "?" for of in (one.own, one.best, one.bound)]
-        lines.append(f"| {' | '.join([one.system, format_bytes(one.bytes), *times, *ratios])} |")
-    return "\n".join([*lines, *_after(heated())]) + "\n"
-
-
-AFTER = """What `tune` made of plans that missed the best by more than 5%: it measures the library's own and five of
-the programs that the plan holds, in turns. Beside them the fastest program of the table above was measured in the same
-turns, whether `tune` had it or not. Plans with a question mark were tuned too (PyTorch 2.13, two cores)."""
-
-
-def _after(found: Sequence[Heated]) -> list[str]:
-    if not found:
-        return []
-    lines = ["", "## After tuning", ""]
-    lines += [*wrap(" ".join(AFTER.split()), 110, break_long_words=False, break_on_hyphens=False), ""]
-    lines += [
-        "| system | payload | gloo's own | tuned | best | over own | over best |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for one in found:
-        cells = [one.system, format_bytes(one.bytes), *map(format_seconds, (one.own, one.taken, one.best))]
-        lines.append(f"| {' | '.join(cells)} | {one.taken / one.own:.2f}x | {one.taken / one.best:.2f}x |")
-    return lines
+def document() -> str:
+    """The page."""
+    fast = {name: rows(FAST, folder) for name, folder in OLDER.items()}
+    return page(Found(rows(), fast, heated(), elsewhere()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=1, help="how many systems are measured at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="how many systems are measured at a time, from 1 MiB on")
     parser.add_argument("--system", action="append", help="only this one")
     parser.add_argument("--tuned", action="store_true", help="measure what tune would, for plans that missed the best")
     parser.add_argument("--report", action="store_true", help="measure nothing")
@@ -306,19 +210,21 @@ def main() -> None:
     if options.tuned:
         measure_tuned()
     if options.report or options.tuned:
-        DOCUMENT.write_text(page(rows()))
+        DOCUMENT.write_text(document())
         print(DOCUMENT.read_text())
         return
     specs = options.system or [*STUDIED, *OTHERS]
     if len(specs) == 1:
         measure(specs[0])
         return
+    for spec in specs:  # one at a time, as small payloads keep the processors busy
+        measure(spec, [payload for payload in PAYLOADS if payload < SMALL])
     waiting, running = list(specs), list[subprocess.Popen[bytes]]()
     while waiting or running:
         while waiting and len(running) < options.jobs:
             running.append(subprocess.Popen([sys.executable, "-m", "benchmarks.regret", "--system", waiting.pop(0)]))
         running.pop(0).wait()
-    DOCUMENT.write_text(page(rows()))
+    DOCUMENT.write_text(document())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ class Naive:
         rotates: bool,
         handshake: bool = False,
         posted: bool = False,
+        headers: int = 0,
     ) -> None:
+        self.headers = headers  # bytes that each message has besides
         self.posted = posted  # where messages wait for handshakes, whether in rings only the first one does
         self.placement, self.system, self.rotates, self.handshake = placement, placement.system, rotates, handshake
         self.hierarchy = reduction_hierarchy(placement, axes)
@@ -43,22 +45,24 @@ class Naive:
         held = [chunks[group[0]] for group in self.groups(step.grouping)]
         held_bytes = max(held) * self.payload / self.hierarchy.size
         shares = tuple(each / max(held) for each in held)
-        phases, turns = self.routed(step, shares, algorithm)
+        phases, turns = self.routed(step, shares, algorithm, self.headers / held_bytes)
         phases = [(seconds * held_bytes, latency) for seconds, latency in phases]
         start = 0.0
         if self.handshake and turns:
             (ring, latency), *phases = phases
             if self.posted:  # whole messages: others are on their way in the meantime only if there are other groups
-                slowest, alone = self.one_ring(step, shares, algorithm)
+                slowest, alone = self.one_ring(step, shares, algorithm, self.headers / held_bytes)
                 start = max(ring + 2 * slowest, alone * held_bytes + latency + slowest)
             else:  # two halves of a message: one on its way while the other waits, but for the first handshake
                 start = max(ring + latency / turns, ring / 2 + latency)
         return start + sum(seconds + latency for seconds, latency in phases)
 
-    def _routed(self, step: Step, shares: tuple[float, ...], algorithm: str) -> tuple[list[tuple[float, float]], int]:
+    def _routed(
+        self, step: Step, shares: tuple[float, ...], algorithm: str, headers: float
+    ) -> tuple[list[tuple[float, float]], int]:
         """Seconds on links and for messages of each phase, if a device holds at most 1 byte; and the turns of a ring.
 
-        Twice the bytes are twice as long on the links.
+        Twice the bytes are twice as long on the links. headers: of a message, over what a device holds.
         """
         phases: list[dict[tuple[int, int], float]] = []
         latencies: list[float] = []
@@ -80,14 +84,14 @@ class Naive:
                         latencies.append(0.0)
                     ring = k == 0 and self.posted and self.turns(algorithm, step.collective, members)
                     latencies[k] = max(latencies[k], (messages + latency) * (2 if self.handshake and not ring else 1))
-                    for edge, amount in edges.items():
-                        phases[k][edge] += amount * held
+                    for edge, (amount, many) in edges.items():
+                        phases[k][edge] += (amount + headers * many) * held
         if algorithm == "switch":
             return [(self.time({}, switched), latency * (2 if self.handshake else 1))], 0
         seconds = [self.time(edges, switched) for edges in phases]
         return list(zip(seconds, latencies, strict=True)), self.turns(algorithm, step.collective, members)
 
-    def one_ring(self, step: Step, shares: tuple[float, ...], algorithm: str) -> tuple[float, float]:
+    def one_ring(self, step: Step, shares: tuple[float, ...], algorithm: str, headers: float) -> tuple[float, float]:
         """The latency of the slowest edge of a ring, and the seconds of a slice that passes every edge but one, if its
         group is alone: in each turn, the most loaded of the links that carry what it sends."""
         slowest = alone = 0.0
@@ -97,21 +101,26 @@ class Naive:
                 slowest = max(slowest, *(self.latency(a, b) for a, b in pairwise(members)))
                 edges, _ = self.sent(algorithm, step.collective, members)[0]
                 passed = [*pairwise(members[1:]), (members[-1], members[0])]
-                loads = {edge: amount * held for edge, amount in edges.items()}
+                loads = {edge: (amount + headers * many) * held for edge, (amount, many) in edges.items()}
                 each = [self.time(loads, on=self.carrying(self.meet(a, b))) for a, b in passed]
                 alone = max(alone, sum(each) / len(each))
         return slowest, alone
 
     def _sent(
         self, algorithm: str, collective: Collective, members: tuple[int, ...]
-    ) -> list[tuple[dict[tuple[int, int], float], float]]:
-        """What each device sends to each other in every phase, and the seconds spent on starting messages."""
+    ) -> list[tuple[dict[tuple[int, int], tuple[float, float]], float]]:
+        """What each device sends to each other in every phase, in how many messages, and the seconds spent on starting
+        messages."""
         phases = []
-        for variants, messages in self.phases(algorithm, collective, list(members)):
-            edges: dict[tuple[int, int], float] = defaultdict(float)
+        for k, (variants, messages) in enumerate(self.phases(algorithm, collective, list(members))):
+            turns = self.turns(algorithm, collective, list(members)) if k == 0 else 0
+            many = 2 * turns if self.handshake and not self.posted else turns  # in halves, if each waits for the other
+            each = (many or 1) * (2 if algorithm == "two-way-ring" else 1)
+            edges: dict[tuple[int, int], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
             for variant in variants:
                 for a, b, amount in variant:
-                    edges[members[a], members[b]] += amount / len(variants)
+                    carried, count = edges[members[a], members[b]]
+                    edges[members[a], members[b]] = carried + amount / len(variants), count + each / len(variants)
             phases.append((edges, messages))
         return phases
 

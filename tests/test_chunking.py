@@ -240,9 +240,9 @@ def test_nothing_beats_what_the_search_finds(found: Pipeline, data: st.DataObjec
     assert searched.least <= min(whole, chunked, seconds) * tiny
     if best.chunks == 1:
         assert seconds == pytest.approx(whole)
-        assert chunked * (1 + NEARLY) * tiny >= (1 - GAINED) * whole
+        assert chunked * (1 + NEARLY) ** 2 * tiny >= (1 - GAINED) * whole
     else:
-        assert seconds <= min(chunked * (1 + NEARLY), (1 - GAINED) * whole) * tiny
+        assert seconds <= min(chunked * (1 + NEARLY) ** 2, (1 - GAINED) * whole) * tiny
     # No mix of different programs is faster than the bound says; it counts mixes only where they are planned.
     random = data.draw(st.randoms(use_true_random=False))
     for chunks in found.counts[1:] if len(programs) > 1 and found.model.library.adapts else ():
@@ -258,8 +258,8 @@ def test_the_best_ten_are_the_best_ten(found: Pipeline) -> None:
     graph = program_graph(len(found.model.layout.levels), found.goal, 3)
     every = sorted(found.best(program)[0] for program in graph.programs())
     best = [found.seconds(one) for one in search(found, graph, top=10).programs if len(one.shares) == 1]
-    if best[0] == min(best):  # otherwise the best without chunks was put first
-        assert best == pytest.approx(every[: len(best)])
+    # The first may be one of those in fewer chunks that are nearly as good, or the best without chunks.
+    assert sorted(best)[: len(best) - 1] == pytest.approx(every[: len(best) - 1])
 
 
 def test_more_steps_are_never_slower_where_chunks_meet_other_rules() -> None:

@@ -517,7 +517,7 @@ OTHERS = {
 
 
 def test_pages_of_measurements_are_what_the_measurements_give() -> None:
-    assert regret.DOCUMENT.read_text() == regret.page(regret.rows())
+    assert regret.DOCUMENT.read_text() == regret.document()
     assert nccl.DOCUMENT.read_text() == nccl.page({name: nccl.pairs(name) for name in nccl.SYSTEMS})
 
 

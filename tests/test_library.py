@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from meshwright import (
     Placement,
     Reduction,
     SpecError,
+    parse_pipelined,
     parse_program,
     parse_reduction,
     parse_system,
@@ -28,6 +30,7 @@ from meshwright.cost.library import (
     parse_library_yaml,
 )
 from meshwright.cost.model import CostModel
+from meshwright.cost.pipeline import Pipeline
 from meshwright.language.goals import PROGRAM_GOALS, flat_program
 from meshwright.placement.layout import layout_of
 from meshwright.planning.ranges import rule_ends
@@ -107,6 +110,53 @@ def test_a_rule_may_be_for_large_groups_only() -> None:
     for few in (0, 10**100, "3"):
         with pytest.raises(SpecError, match="'ranks' in the rule has the count"):
             LibraryRule(("ring",), up_to=1, ranks=few)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rule", "held", "messages"),
+    [
+        ("{algorithms: [ring]}", 102_400, 60),  # 30 turns, each in two halves
+        ("{algorithms: [ring], posted: true}", 102_400, 30),
+        ("{algorithms: [direct]}", 102_400, 30),  # 15 others, there and back
+        ("{algorithms: [doubling]}", 102_400, 4),  # rounds
+        ("{algorithms: [ring]}", 1_024, 60),  # as many, however small
+    ],
+)
+def test_every_message_has_headers(rule: str, held: int, messages: int) -> None:
+    text = f"{{headers: 320B, handshake: true, collectives: {RULES.format(f'[{rule}]')}}}"
+    library = parse_library_yaml(text, "mine.yaml")
+    assert library_of(library_document(library), "again") == library
+    (at,) = placements(parse_system("gpu=16@1MB/s"), {"a": 16})
+    data = 4 * held if "doubling" in rule else 2 * held * 15 / 16
+    with_headers = data + messages * 320
+    for each, sent in ((library, with_headers), (replace(library, headers=0), data)):
+        model = CostModel(layout_of(at, ("a",)), each, held)
+        (cost,) = model.steps(flat_program(Goal.ALL_REDUCE, 1))
+        assert sum(load.bytes for phase in cost.phases for load in phase.loads) == pytest.approx(sent)
+        assert cost.seconds == pytest.approx(sent / 1e6)
+        assert model.seconds(flat_program(Goal.ALL_REDUCE, 1)) == pytest.approx(sent / 1e6)
+
+
+def test_headers_weigh_more_in_chunks() -> None:
+    """Also of the first chunk, and where steps use different links."""
+    text = f"{{headers: 100B, adapts: true, collectives: {RULES.format('[{algorithms: [ring]}]')}}}"
+    library = parse_library_yaml(text, "mine.yaml")
+    (at,) = placements(parse_system("node=2@1kB/s,gpu=2@1kB/s"), {"a": 4})
+    pipeline = Pipeline(CostModel(layout_of(at, ("a",)), library, 8_000), Goal.ALL_REDUCE)
+    hierarchy, steps = (
+        pipeline.model.layout.hierarchy,
+        "ReduceScatter inside node; AllReduce across node; AllGather inside node",
+    )
+    program = parse_pipelined(f"{steps}, in 4 chunks", hierarchy)
+    # A chunk is 2,000 B: 1,000 and 100 B inside, 500 B in each of two turns across for both devices, with 400 B; all
+    # steps but this one leave the node's port alone, but all use those of devices: 2 x 1,100 + 1,000 + 200 = 3,400.
+    assert pipeline.seconds(program) == pytest.approx(1.1 + 2.4 + 1.1 + 3 * 3.4)
+
+
+@pytest.mark.parametrize("headers", [-1, 2**20 + 1, 1.5, "1", True, None])
+def test_headers_are_a_number_of_bytes(headers: object) -> None:
+    with pytest.raises(SpecError, match="expected bytes from 0 to 1048576 for 'headers' of the library 'gloo'"):
+        replace(load_library("gloo"), headers=headers)  # type: ignore[arg-type]
 
 
 def test_the_gloo_profile_says_what_the_engine_does() -> None:

@@ -76,9 +76,10 @@ def test_programs_by_size_are_shown(tmp_path: Path) -> None:
     for text in (run(*one, "--reduce", "data=256MiB", "--out", path).stdout, run("explain", path).stdout):
         assert re.search(r"\n  calls +program *\n  below [\d.]+KiB +ReduceScatter all; AllGather across node; ", text)
         assert re.search(
-            r"\n  from [\d.]+KiB +ReduceScatter inside node; ReduceScatter across node; AllGather across node", text
+            r"\n  from [\d.]+KiB +ReduceScatter inside node; AllReduce across node; AllGather inside", text
         )
-    workload = run("plan", "--system", "dgx-h100:128", "--workload", "dense-70b", "--library", "gloo").stdout
+        assert re.search(r"\n  from [\d.]+MiB +ReduceScatter all; AllGather all", text)
+    workload = run("plan", "--system", "dgx-h100:128", "--workload", "dense-70b", "--library", "openmpi").stdout
     assert ", by size:\n  calls " in workload
 
 

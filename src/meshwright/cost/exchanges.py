@@ -35,7 +35,7 @@ def direct(collective: Collective, shape: Shape, _rotates: bool) -> Phases | Non
                 if child != other:
                     yield Sent(child, other, below[level] ** 2 * amount)
 
-    phase = Phase(tuple(levels), pairs, size * (size - 1.0))
+    phase = Phase(tuple(levels), pairs, size * (size - 1.0), size * (size - 1.0) * amount)
     # An all-reduce gathers as much as it scattered.
     return (phase, phase) if collective is Collective.ALL_REDUCE else (phase,)
 
@@ -64,7 +64,7 @@ def _exchange(shape: Shape, level: int, distance: int, amount: float) -> Phase:
             for child in range(shape[level]):
                 yield Sent(child, child ^ distance, below[level] * amount)
 
-    return Phase(tuple(levels), pairs, float(prod(shape)))
+    return Phase(tuple(levels), pairs, float(prod(shape)), prod(shape) * amount)
 
 
 def _rounds(shape: Shape) -> list[tuple[int, int]] | None:

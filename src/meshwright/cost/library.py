@@ -3,8 +3,9 @@
     name: gloo
     rotates: false
     handshake: true
-    call: 1.2ms
-    message: 600us
+    headers: 360B
+    call: 600us
+    message: 100us
     collectives:
       AllReduce: [{algorithms: [ring]}]
       Broadcast: [{algorithms: [binomial], up_to: 64KiB}, {algorithms: [ring], efficiency: 0.9}]
@@ -107,8 +108,8 @@ class LibraryRule:
 
 LEAST_EFFICIENCY = 0.001
 
-MOST_OVERHEAD = 3600.0
-"""The most seconds that a call or a message may take of a rank's time."""
+_MOST = {"call": (3600, "seconds"), "message": (3600, "seconds"), "headers": (1 << 20, "bytes")}
+"""The most that a call or a message may take, and that may go with a message."""
 
 Rules = tuple[tuple[Collective, tuple[LibraryRule, ...]], ...]
 """The rules of collectives."""
@@ -125,7 +126,8 @@ class Library:
     own: the rules of collectives that work differently where they are called without Meshwright, whose engines compose
     something better.
     call: seconds that making a call takes of a rank's own time. message: what the library adds to the latency of each
-    message. Both count unless the system says what its processors do (`message_rate`).
+    message. Both count unless the system says what its processors do (`message_rate`). headers: the bytes that go with
+    each message on the links: its headers, its handshake, and what acknowledges it.
     adapts: where chunks flow through the steps of a program, the algorithms of all steps are chosen together, so that
     the whole is fastest; otherwise each step takes what is fastest for itself.
     """
@@ -139,18 +141,17 @@ class Library:
     call: float = 0.0
     message: float = 0.0
     own: Rules = ()
+    headers: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a library without a rule for some collective or size."""
         check_title(self.name, "the name of a library")
         for name in ("rotates", "handshake", "adapts"):
             check_type(getattr(self, name), bool, f"True or False for {name!r} of the library {shown(self.name)}")
-        for name in ("call", "message"):
-            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) <= MOST_OVERHEAD:
-                raise SpecError(
-                    f"expected seconds from 0 to {MOST_OVERHEAD:g} for {name!r} of the library {shown(self.name)}, not "
-                    f"{shown(getattr(self, name))}"
-                )
+        for name, (most, unit) in _MOST.items():
+            value, here = getattr(self, name), f"{name!r} of the library {shown(self.name)}"
+            if not is_number(value) or not 0 <= value <= most or (unit == "bytes" and type(value) is not int):
+                raise SpecError(f"expected {unit} from 0 to {most} for {here}, not {shown(value)}")
         for rules in (self.rules, self.in_chunks, self.own):
             for entry in as_tuple(
                 rules, tuple, "rules, each of a collective: (Collective.REDUCE, (LibraryRule(…), …))"
@@ -235,11 +236,9 @@ def library_of(document: Any, source: str) -> Library:
 def _library(root: yaml.Node, source: str) -> Library:
     readers: dict[str, Reader] = {
         "name": word,
-        "rotates": boolean,
-        "handshake": boolean,
-        "adapts": boolean,
-        "call": parsed(parse_seconds),
-        "message": parsed(parse_seconds),
+        **dict.fromkeys(("rotates", "handshake", "adapts"), boolean),
+        **dict.fromkeys(("call", "message"), parsed(parse_seconds)),
+        "headers": parsed(parse_bytes),
         "collectives": partial(_collectives, "collectives", True),
         "in_chunks": partial(_collectives, "in_chunks", False),
         "own": partial(_collectives, "own", False),
@@ -258,6 +257,7 @@ def library_document(library: Library) -> dict[str, Any]:
     document |= {"handshake": True} if library.handshake else {}
     document |= {"adapts": True} if library.adapts else {}
     document |= {name: f"{seconds!r}s" for name in ("call", "message") if (seconds := getattr(library, name))}
+    document |= {"headers": f"{library.headers}B"} if library.headers else {}
     document |= {"own": _documents(library.own)} if library.own else {}
     return document | ({"in_chunks": _documents(library.in_chunks)} if library.in_chunks else {})
 

@@ -42,8 +42,8 @@ from meshwright.system.model import Fabric
 class Load:
     """What one phase puts on the links of one level.
 
-    groups: how many groups share the busiest port (or the bus); bytes: what they put on it; limit: what sets the
-    time: the `port`, the `bus`, the `links` of a ring, or one `device`.
+    groups: how many groups share the busiest port (or the bus); bytes: what they put on it, with all that goes with
+    their messages; limit: what sets the time: the `port`, the `bus`, the `links` of a ring, or one `device`.
     """
 
     level: str
@@ -306,13 +306,13 @@ class CostModel:
         for name, entry in zip(options.algorithms, options.entries, strict=True):
             each = []
             for phase in range(number, number + len(entry.phases)):
-                held = entry.sharing.held
+                held, whole = entry.sharing.held, 1 + found.headers[phase]
                 on_links = [
                     Load(
                         self._levels[k].name,
                         float(found.shared[phase, k]) / held,
-                        float(found.bytes[phase, k]),
-                        float(found.seconds[phase, k]),
+                        float(found.bytes[phase, k] * whole),
+                        float(found.seconds[phase, k] * whole),
                         "device" if found.alone[phase, k] else _LIMITS[self._levels[k].link.fabric],
                     )
                     for k in range(entry.sharing.outermost, len(self._levels))

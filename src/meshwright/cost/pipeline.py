@@ -308,9 +308,9 @@ def _table(prices: Prices, held: Table) -> Table:
     found = np.empty((len(prices.owner), 3 + prices.busy.shape[1]))
     found[:, 0], found[:, 1] = prices.seconds(held), prices.seconds(held, flowing=True)
     found[:, 2] = prices.processing
-    np.multiply((held[prices.owner] / prices.held)[:, None], prices.busy, out=found[:, 3:])
-    limits = prices.busy > (1 - SAME) * prices.busy.max(axis=1)[:, None]
-    found[:, 3:] += np.where(limits, prices.calling[:, None], 0.0)
+    busy = (held[prices.owner] / prices.held)[:, None] * prices.busy + prices.headers
+    limits = busy > (1 - SAME) * busy.max(axis=1)[:, None]
+    found[:, 3:] = busy + np.where(limits, prices.calling[:, None], 0.0)
     return found
 
 

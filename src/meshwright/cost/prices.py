@@ -1,7 +1,7 @@
 """Prices: the times of many kinds of steps at once, as functions of the bytes that a device holds.
 
-The bytes of all groups grow together, so that the links' work grows with them, and latency does not. So what one
-payload's steps put on the links tells the times of all payloads.
+The bytes of all groups grow together, so that the links' work grows with them; latency does not, nor does what goes
+with each message. So what one payload's steps put on the links tells the times of all payloads.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,17 @@ class Priced:
     """One kind of step under one rule of a library, with each of the algorithms that the rule allows. Two are equal if
     they are the same object.
 
-    held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links.
-    many: how many phases each algorithm has. phases: by phase, the seconds of the busiest link, those of the
-    processors, the latency, `first`, `apart`, `message` and `lone` of `Loads`, the seconds of a rank's own time for
-    making the call, the piece and the hops of `filling`, and how long making the call takes in all.
+    held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links;
+    headers: those for what goes with messages, whatever is held. many: how many phases each algorithm has. phases: by
+    phase, the seconds of the busiest link, those of the processors, the latency, `first`, `apart`, `message` and `lone`
+    of `Loads`, the seconds of a rank's own time for making the call, the piece and the hops of `filling`, how long
+    making the call takes in all, and the busiest link's seconds for what goes with messages.
     """
 
     algorithms: tuple[str, ...]
     held: float
     busy: Values
+    headers: Values
     many: tuple[int, ...]
     phases: Values
 
@@ -38,15 +40,17 @@ def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) 
     ends = [*found.begins[1:].tolist(), len(found.latency)]
     many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
     busy = np.add.reduceat(found.seconds, found.begins, axis=0)
+    headers = np.add.reduceat(found.seconds * found.headers[:, None], found.begins, axis=0)
     work = found.seconds.max(axis=1)
     links = [work, found.processing, found.latency, found.first, found.apart, found.message, found.lone]
-    phases = np.stack([*links, found.call, found.piece, found.hops, found.calling])
+    phases = np.stack([*links, found.call, found.piece, found.hops, found.calling, work * found.headers])
     kinds, option, phase = [], 0, 0
     for algorithms, each in zip(names, held, strict=True):
         after = option + len(algorithms)
         last = ends[after - 1]
+        some = slice(option, after)
         kinds.append(
-            Priced(tuple(algorithms), each, busy[option:after], tuple(many[option:after]), phases[:, phase:last])
+            Priced(tuple(algorithms), each, busy[some], headers[some], tuple(many[some]), phases[:, phase:last])
         )
         option, phase = after, last
     return kinds
@@ -57,9 +61,9 @@ class Prices:
     """Several kinds of steps, each with its algorithms; an option is one kind with one algorithm.
 
     begins, ends: for each kind, the number of its first option, and of the one after its last. By option: owner, the
-    number of its kind; algorithms; held and busy as in `Priced`; processing, those of the processors and of making
-    the call; calling, how long making the call takes; first, the number of its first phase. of: by phase, the number of
-    its option.
+    number of its kind; algorithms; held, busy and headers as in `Priced`; processing, those of the processors and of
+    making the call; calling, how long making the call takes; first, the number of its first phase. of: by phase, the
+    number of its option.
     """
 
     begins: Numbers
@@ -68,6 +72,7 @@ class Prices:
     algorithms: tuple[str, ...]
     held: Values
     busy: Values
+    headers: Values
     processing: Values
     calling: Values
     first: Numbers
@@ -89,6 +94,7 @@ class Prices:
             tuple([name for kind in kinds for name in kind.algorithms]),
             np.repeat([kind.held for kind in kinds], options),
             np.concatenate([kind.busy for kind in kinds]),
+            np.concatenate([kind.headers for kind in kinds]),
             np.add.reduceat(phases[1] + phases[7], first),
             np.add.reduceat(phases[10], first),
             first,
@@ -104,10 +110,11 @@ class Prices:
         """
         each = held[..., self.owner]
         share = each / self.held
-        work, processing, latency, first, apart, message, lone, call, piece, hops, _ = self.phases
+        work, processing, latency, first, apart, message, lone, call, piece, hops, _, headers = self.phases
         if flowing:
             first, apart = message, lone
-        times = call + together(np.maximum(share[..., self.of] * work, processing), latency, first, apart)
+        links = share[..., self.of] * work + headers
+        times = call + together(np.maximum(links, processing), latency, first, apart)
         if np.any(hops):
             times += filling(each[..., self.of], piece, hops)
         found: Values = np.add.reduceat(times, self.first, axis=-1)

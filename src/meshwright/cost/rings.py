@@ -74,7 +74,8 @@ def ring(collective: Collective, shape: Shape, rotates: bool) -> tuple[Phase]:
             if level == 0 and not closed:  # less the share of the ring that lacks this edge
                 yield Sent(last, 0, -edge / below[0], below[0] - 1, 0)
 
-    return (Phase(tuple(levels), pairs, rounds * (size - 1) * size if closed else size - 1.0, round=closed),)
+    edges = float(size if closed else size - 1)
+    return (Phase(tuple(levels), pairs, edges * (rounds * (size - 1) if closed else 1), edges * edge, round=closed),)
 
 
 def _cycle(shape: Shape) -> tuple[float, ...]:

@@ -64,13 +64,15 @@ class Phase:
 
     levels: the traffic of each level of the group's shape.
     pairs: for a level, who sends how much to whom among the children of one instance.
-    sent: how many messages there are, of all members together.
+    sent: how many messages there are, of all members together; amount: what they carry, all together. They are taken to
+    carry the same each.
     round: whether they go round a ring, where in every turn each member sends one.
     """
 
     levels: tuple[Traffic, ...]
     pairs: Callable[[int], Pairs]
     sent: float
+    amount: float
     round: bool = False
 
 
@@ -164,7 +166,7 @@ def listed(shape: Shape, edges: Edges, amount: float) -> Phase:
             if s // w == busiest:
                 yield Sent(s // b % shape[level], t // b % shape[level], amount, s % b, t % b)
 
-    return Phase(tuple(levels), pairs, float(len(edges.pairs)))
+    return Phase(tuple(levels), pairs, float(len(edges.pairs)), amount * len(edges.pairs))
 
 
 def _most(values: np.ndarray) -> float:

@@ -46,7 +46,7 @@ def tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
                 yield Sent(child, following, link, last, 0)
                 yield Sent(following, child, link, 0, last)
 
-    return (Phase(tuple(levels), pairs, 4.0 * (prod(shape) - 1)),)
+    return (Phase(tuple(levels), pairs, 4.0 * (prod(shape) - 1), 2.0 * (prod(shape) - 1)),)
 
 
 def _between_outermost(outermost: int) -> Pairs:
@@ -120,7 +120,7 @@ def switch(collective: Collective, shape: Shape, _rotates: bool) -> Phases | Non
                 messages=2 * spans,
             )
         )
-    return (Phase(tuple(levels), lambda _level: iter(()), 2.0 * prod(shape)),)
+    return (Phase(tuple(levels), lambda _level: iter(()), 2.0 * prod(shape), 2.0 * prod(shape)),)
 
 
 def switch_tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases | None:
@@ -155,7 +155,8 @@ def switch_tree(collective: Collective, shape: Shape, _rotates: bool) -> Phases 
     def pairs(level: int) -> Pairs:
         return _between_outermost(outermost) if level == 0 else iter(())
 
-    return (Phase(tuple(levels), pairs, 2.0 * prod(shape) + 4.0 * members * (outermost - 1)),)
+    sent = 2.0 * prod(shape) + 4.0 * members * (outermost - 1)
+    return (Phase(tuple(levels), pairs, sent, 2.0 * prod(shape) + 2.0 * (outermost - 1)),)
 
 
 @cache

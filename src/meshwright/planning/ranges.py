@@ -18,7 +18,7 @@ from operator import mul
 
 from meshwright.cost.chunking import GAINED, WORTH, search
 from meshwright.cost.model import CostModel
-from meshwright.cost.pipeline import Pipeline
+from meshwright.cost.pipeline import NEARLY, Pipeline
 from meshwright.language.goals import flat_program
 from meshwright.language.program import Collective, Grouping, Pipelined, Program, Step
 from meshwright.language.synthesis import ProgramGraph
@@ -127,7 +127,9 @@ class Envelope:
         best = plain
         for mixed, gain in ((False, GAINED), (True, WORTH)):
             some = [one for one in known if (len(one.shares) > 1) is mixed]
-            fastest = min([best, *some], key=lambda one: (self.seconds(one, payload), one.chunks))
+            least = min(self.seconds(one, payload) for one in (best, *some))
+            nearly = [one for one in (best, *some) if self.seconds(one, payload) <= (1 + NEARLY) * least]
+            fastest = min(nearly, key=lambda one: (one.chunks, self.seconds(one, payload)))
             if self.seconds(fastest, payload) <= (1 - gain) * self.seconds(best, payload):
                 best = fastest
         return best
