@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
 
-from benchmarks.bursts import BURST, SMALL, measure_by_size
+from benchmarks.bursts import BURST, PLAIN, SMALL, measure_by_size
 from benchmarks.errors import off_by
 from meshwright import Goal, Reduction, load_library, parse_system, placements, plan
 from meshwright.measure.accuracy import Outcome, Pair, join
@@ -68,8 +68,8 @@ steps, the best predicted, two in chunks, and what `plan` takes by default."""
 SLEEPING = """While they wait for the GPU the ranks sleep. Usually they would spin, and 16 ranks would keep the
 machine's 16 cores from the threads that send: every call took some 30 ms then."""
 LITTLE = f"""Idle emulated links let {BURST // 1000} kB through at once. Payloads below {format_bytes(SMALL)}, of which
-that is much, were measured on links that let 3.2 kB through, in packets of 1.5 kB, whose headers
-take 4% of the rate."""
+that is much, were measured on links that let {PLAIN.small_burst / 1000:g} kB through, in packets of 1.5 kB, whose
+headers take 4% of the rate."""
 CHOICES = """What NCCL takes for an all-reduce, as it says itself (NCCL_DEBUG_SUBSYS=TUNING, payloads of
 powers of two from 1 KiB to 64 MiB, ranks on links of 1 Gbit/s). By its tuning model, for each rank some 17.6 kB
 are the most for which the protocol LL pays, which halves the bandwidth:"""
@@ -197,7 +197,7 @@ def main() -> None:
         out = RESULTS / f"nccl-{name}.jsonl"
         system = parse_system(spec)
         if not options.report and options.only in (None, name):
-            measure_by_size(Job(system, wanted(spec, payloads), out, PATIENCE, timeout=60.0, device="cuda"))
+            measure_by_size(Job(system, wanted(spec, payloads), out, PATIENCE, timeout=60.0, device="cuda"), PLAIN)
     DOCUMENT.write_text(page({name: pairs(name) for name in SYSTEMS if (RESULTS / f"nccl-{name}.jsonl").exists()}))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import nccl, pipelines
-from benchmarks.bursts import SMALL, measure_by_size
+from benchmarks.bursts import LEAN, SMALL, measure_by_size
 from benchmarks.regretpage import CHUNKS, NEAR, Found, Heated, Row, page
 from meshwright import Reduction, load_library, parse_pipelined, parse_system, placements, plan
 from meshwright.measure.accuracy import Pair, join
@@ -111,7 +111,7 @@ def measure(
 ) -> None:
     """Measure one system."""
     wanted = [case(spec, payload) for payload in payloads]
-    measure_by_size(Job(parse_system(spec), wanted, file(spec, folder), patience, timeout=60.0))
+    measure_by_size(Job(parse_system(spec), wanted, file(spec, folder), patience, timeout=60.0), LEAN)
 
 
 def tuned_file(spec: str) -> Path:
@@ -138,7 +138,7 @@ def measure_tuned() -> None:
         ]
         if wanted:
             tuned_file(spec).parent.mkdir(exist_ok=True)
-            measure_by_size(Job(parse_system(spec), wanted, tuned_file(spec), PATIENCE, timeout=60.0))
+            measure_by_size(Job(parse_system(spec), wanted, tuned_file(spec), PATIENCE, timeout=60.0), LEAN)
 
 
 def heated() -> list[Heated]:
@@ -176,7 +176,7 @@ def row(spec: str, pair: Pair) -> Row:
 def rows(specs: Sequence[str] = (*STUDIED, *OTHERS), folder: Path = RESULTS) -> list[Row]:
     """All that was measured."""
     found = []
-    for spec in [spec for spec in specs if file(spec, folder).exists()]:
+    for spec in specs:
         pairs = join(read_measurements(file(spec, folder)), LIBRARY)
         found += [row(spec, pair) for pair in sorted(pairs, key=lambda pair: pair.bytes)]
     return found
@@ -192,7 +192,9 @@ def elsewhere() -> list[float]:
 
 def document() -> str:
     """The page."""
-    fast = {name: rows(FAST, folder) for name, folder in OLDER.items()}
+    fast = {
+        name: rows([spec for spec in FAST if file(spec, folder).exists()], folder) for name, folder in OLDER.items()
+    }
     return page(Found(rows(), fast, heated(), elsewhere()))
 
 

@@ -120,7 +120,10 @@ class Naive:
             for variant in variants:
                 for a, b, amount in variant:
                     carried, count = edges[members[a], members[b]]
-                    edges[members[a], members[b]] = carried + amount / len(variants), count + each / len(variants)
+                    here = (
+                        2 * amount if algorithm == "tree" else each
+                    )  # a message of either tree has half of the payload
+                    edges[members[a], members[b]] = carried + amount / len(variants), count + here / len(variants)
             phases.append((edges, messages))
         return phases
 

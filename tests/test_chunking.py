@@ -19,6 +19,7 @@ from meshwright import (
     Reduction,
     System,
     load_system,
+    parse_pipelined,
     parse_program,
     parse_system,
     placements,
@@ -256,10 +257,42 @@ def test_nothing_beats_what_the_search_finds(found: Pipeline, data: st.DataObjec
 @settings(max_examples=30, deadline=None)
 def test_the_best_ten_are_the_best_ten(found: Pipeline) -> None:
     graph = program_graph(len(found.model.layout.levels), found.goal, 3)
-    every = sorted(found.best(program)[0] for program in graph.programs())
-    best = [found.seconds(one) for one in search(found, graph, top=10).programs if len(one.shares) == 1]
-    # The first may be one of those in fewer chunks that are nearly as good, or the best without chunks.
-    assert sorted(best)[: len(best) - 1] == pytest.approx(every[: len(best) - 1])
+    every = {program: found.best(program)[0] for program in graph.programs()}
+    ten = [one for one in search(found, graph, top=10).programs if len(one.shares) == 1]
+    first, others = ten[0], [found.seconds(one) for one in ten[1:]]
+    # The first may be in fewer chunks and nearly as good as the best, or the best without chunks.
+    whole = min(found.seconds(Pipelined.of(program, 1)) for program in every)
+    assert found.seconds(first) <= max(whole, min(every.values()) * (1 + NEARLY)) * (1 + 1e-9)
+    assert others == pytest.approx(sorted(every[each] for each in every if each != first.program)[: len(others)])
+
+
+def test_of_nearly_equal_programs_the_one_in_the_fewest_chunks_is_taken() -> None:
+    # Reduce and Broadcast in 16 chunks are predicted to take 0.2% less than this in 4; measured, they took 6% more.
+    found = plan("node=2@2.5Mbit/s,gpu=8@25Mbit/s", {"d": 16}, [Reduction(("d",), 1 << 20)], library="gloo", top=1)
+    best = found.candidates[0]
+    steps = "ReduceScatter inside node; ReduceScatter across node; AllGather across node; AllGather inside node"
+    assert best.program_text(best.reductions[0]) == f"{steps}, in 4 chunks"
+    (at,) = placements(best.placement.system, {"d": 16})
+    pipeline = Pipeline(CostModel(layout_of(at, ("d",)), load_library("gloo"), 1 << 20), Goal.ALL_REDUCE, 16)
+    every = program_graph(2, Goal.ALL_REDUCE, 5).programs()
+    least, fastest = min((pipeline.best(program) for program in every), key=lambda one: one[0])
+    assert fastest.chunks == 16
+    assert least < best.seconds < least * (1 + NEARLY)
+
+
+def test_of_mirror_images_the_one_with_the_longer_steps_first_is_taken() -> None:
+    system = "rack=2@3.125Mbit/s,node=2@7.5Mbit/s,gpu=3@18.75Mbit/s"
+    best = plan(system, {"d": 12}, [Reduction(("d",), 100 << 10)], library="gloo", top=1).candidates[0]
+    first = "ReduceScatter inside rack; ReduceScatter across rack; AllGather across rack; "
+    last = "AllGather across node within rack; AllGather inside node, in 4 chunks"
+    mirrored = (
+        "ReduceScatter inside node; ReduceScatter across node within rack; ReduceScatter across rack; "
+        "AllGather across rack; AllGather inside rack, in 4 chunks"
+    )
+    assert best.program_text(best.reductions[0]) == first + last
+    model = CostModel(layout_of(best.placement, ("d",)), best.library, 100 << 10)
+    seconds = Pipeline(model, Goal.ALL_REDUCE).seconds(parse_pipelined(mirrored, model.layout.hierarchy))
+    assert seconds == pytest.approx(best.seconds)
 
 
 def test_more_steps_are_never_slower_where_chunks_meet_other_rules() -> None:

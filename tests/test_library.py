@@ -143,11 +143,8 @@ def test_headers_weigh_more_in_chunks() -> None:
     library = parse_library_yaml(text, "mine.yaml")
     (at,) = placements(parse_system("node=2@1kB/s,gpu=2@1kB/s"), {"a": 4})
     pipeline = Pipeline(CostModel(layout_of(at, ("a",)), library, 8_000), Goal.ALL_REDUCE)
-    hierarchy, steps = (
-        pipeline.model.layout.hierarchy,
-        "ReduceScatter inside node; AllReduce across node; AllGather inside node",
-    )
-    program = parse_pipelined(f"{steps}, in 4 chunks", hierarchy)
+    steps = "ReduceScatter inside node; AllReduce across node; AllGather inside node"
+    program = parse_pipelined(f"{steps}, in 4 chunks", pipeline.model.layout.hierarchy)
     # A chunk is 2,000 B: 1,000 and 100 B inside, 500 B in each of two turns across for both devices, with 400 B; all
     # steps but this one leave the node's port alone, but all use those of devices: 2 x 1,100 + 1,000 + 200 = 3,400.
     assert pipeline.seconds(program) == pytest.approx(1.1 + 2.4 + 1.1 + 3 * 3.4)

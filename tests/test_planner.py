@@ -34,8 +34,8 @@ def test_the_best_plans_are_those_of_brute_force(
     ranking = plan(system, axes, reductions, library=library, top=3, max_steps=3, max_chunks=1, ranges=False)
     assert [c.seconds for c in ranking.candidates] == pytest.approx(sorted(totals)[:3], rel=1e-9)
     assert ranking.placements == len(totals)
-    # In gloo's exchange of small ReduceScatters, headers go far on ring fabrics, which it never meets.
-    far = library == "gloo" and system.order_matters
+    # gloo's exchange of small ReduceScatters puts more headers on a ring fabric than its own ring does.
+    far = library == "gloo" and system.order_matters and any(one.goal is Goal.REDUCE_SCATTER for one in reductions)
     for candidate in ranking.candidates:
         assert candidate.bound_seconds <= candidate.seconds * (1 + 1e-9)
         assert far or candidate.seconds <= candidate.default_seconds * (1 + 1e-9)

@@ -46,8 +46,7 @@ class Loads:
     first and apart: see `together`; message and lone: the same where chunks flow; processing, what the processors take
     that devices share; call, what making the call takes of a rank's own time, for the first phase of an entry; calling,
     how long making it takes, of a rank's own time or of the processors that devices share; piece and hops: see
-    `filling`; headers: what goes with the messages and is no data, as a share of `bytes` and `seconds`, which are
-    those of the data.
+    `filling`; header_share: the messages' headers, as a share of `bytes` and `seconds`, which are those of the data.
     """
 
     begins: NDArray[np.int64]
@@ -65,7 +64,7 @@ class Loads:
     calling: Values
     piece: Values
     hops: Values
-    headers: Values
+    header_share: Values
 
 
 def filling(held: Values, piece: Values, hops: Values) -> Values:
@@ -147,15 +146,15 @@ def loads(layout: Layout, library: Library, entries: Sequence[Entry]) -> Loads:
     waits = _waits(layout, library, entries, traffic[MESSAGES], seconds, np.where(alone, 1.0, shared / held[:, None]))
     call, calling, processing = _processing(layout, library, entries, begins)
     hops = np.where(along, hops, 0.0)
-    headers = _headers(library, entries)
+    headers = _header_share(library, entries)
     return Loads(begins, shared, amount, seconds, alone, *waits, processing, call, calling, piece, hops, headers)
 
 
-def _headers(library: Library, entries: Sequence[Entry]) -> Values:
-    """`headers` of `Loads`. Groups that hold less than others are taken to have as many fewer messages.
+def _header_share(library: Library, entries: Sequence[Entry]) -> Values:
+    """`header_share` of `Loads`. Groups that hold less than others are taken to have as many fewer messages.
 
     For example, gloo's own all-reduce of 100 KiB over 16 ranks sends messages of 3,200 bytes, as each turn of a ring
-    sends in two halves. With headers of 320 bytes, links carry 10% more.
+    sends in two halves. With headers of 360 bytes, links carry 11% more.
     """
     found = []
     for entry in entries:
@@ -247,11 +246,13 @@ def _waits(
     rings = np.array([phase.round for entry in entries for phase in entry.phases])
     slowest = np.where(messages > 0, latencies, 0.0).max(axis=1)
     posted = rings & np.array([entry.posted for entry in entries for _ in entry.phases])
-    # A message and its handshake are two trips. In every turn of a ring all wait for the slowest of both; where
-    # receives are posted ahead, only the first message waits for its handshake.
+    # A message and its handshake are two trips, with half of the library's own time for each. In every turn of a ring
+    # all wait for the slowest of both; where receives are posted ahead, only the first message waits for its handshake.
     around = np.where(posted, path + slowest + own / 2 * (many + 1), many * (slowest * library.trips + own))
     latency = np.where(rings, around, latency)
-    first = np.where(rings, slowest * library.trips + own, latency)
+    # In the half of its own time that is for the data nothing is sent, unless other groups use the links.
+    idle = one * own / 2 * (many - 1)
+    first = np.where(rings, slowest * library.trips + own + idle, latency)
     apart = np.where(posted, slice_of_one, np.where(rings, 0.5, 1.0))
     # One latency, not two: so that the times fit which gloo took on node=3@40Mbit/s+5ms,gpu=4@80Mbit/s+1ms in chunks.
     message = np.where(many > 0, slowest + own, 0.0)

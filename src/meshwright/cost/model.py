@@ -306,7 +306,7 @@ class CostModel:
         for name, entry in zip(options.algorithms, options.entries, strict=True):
             each = []
             for phase in range(number, number + len(entry.phases)):
-                held, whole = entry.sharing.held, 1 + found.headers[phase]
+                held, whole = entry.sharing.held, 1 + found.header_share[phase]
                 on_links = [
                     Load(
                         self._levels[k].name,

@@ -44,7 +44,8 @@ CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The numbers of chunks that are tried."""
 
 NEARLY = 0.005
-"""Of numbers of chunks whose times differ by less than this share, the smallest is taken."""
+"""Of numbers of chunks whose times differ by less than this share the smallest is taken, and of programs the one in the
+fewest chunks."""
 
 ROUNDS = 10
 """How often the programs of a mix choose their algorithms anew, at most."""
@@ -308,7 +309,7 @@ def _table(prices: Prices, held: Table) -> Table:
     found = np.empty((len(prices.owner), 3 + prices.busy.shape[1]))
     found[:, 0], found[:, 1] = prices.seconds(held), prices.seconds(held, flowing=True)
     found[:, 2] = prices.processing
-    busy = (held[prices.owner] / prices.held)[:, None] * prices.busy + prices.headers
+    busy = (held[prices.owner] / prices.held)[:, None] * prices.busy + prices.header_seconds
     limits = busy > (1 - SAME) * busy.max(axis=1)[:, None]
     found[:, 3:] = busy + np.where(limits, prices.calling[:, None], 0.0)
     return found

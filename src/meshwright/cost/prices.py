@@ -21,16 +21,16 @@ class Priced:
     they are the same object.
 
     held: the bytes that a device holds where the rest holds. busy: by algorithm and level, the seconds of the links;
-    headers: those for what goes with messages, whatever is held. many: how many phases each algorithm has. phases: by
-    phase, the seconds of the busiest link, those of the processors, the latency, `first`, `apart`, `message` and `lone`
-    of `Loads`, the seconds of a rank's own time for making the call, the piece and the hops of `filling`, how long
-    making the call takes in all, and the busiest link's seconds for what goes with messages.
+    header_seconds: those for the headers of messages, whatever is held. many: how many phases each algorithm has.
+    phases: by phase, the seconds of the busiest link, those of the processors, the latency, `first`, `apart`, `message`
+    and `lone` of `Loads`, the seconds of a rank's own time for making the call, the piece and the hops of `filling`,
+    how long making the call takes in all, and the busiest link's seconds for headers.
     """
 
     algorithms: tuple[str, ...]
     held: float
     busy: Values
-    headers: Values
+    header_seconds: Values
     many: tuple[int, ...]
     phases: Values
 
@@ -40,10 +40,10 @@ def priced(found: Loads, names: Sequence[Sequence[str]], held: Sequence[float]) 
     ends = [*found.begins[1:].tolist(), len(found.latency)]
     many = [end - begin for begin, end in zip(found.begins.tolist(), ends, strict=True)]
     busy = np.add.reduceat(found.seconds, found.begins, axis=0)
-    headers = np.add.reduceat(found.seconds * found.headers[:, None], found.begins, axis=0)
+    headers = np.add.reduceat(found.seconds * found.header_share[:, None], found.begins, axis=0)
     work = found.seconds.max(axis=1)
     links = [work, found.processing, found.latency, found.first, found.apart, found.message, found.lone]
-    phases = np.stack([*links, found.call, found.piece, found.hops, found.calling, work * found.headers])
+    phases = np.stack([*links, found.call, found.piece, found.hops, found.calling, work * found.header_share])
     kinds, option, phase = [], 0, 0
     for algorithms, each in zip(names, held, strict=True):
         after = option + len(algorithms)
@@ -61,9 +61,9 @@ class Prices:
     """Several kinds of steps, each with its algorithms; an option is one kind with one algorithm.
 
     begins, ends: for each kind, the number of its first option, and of the one after its last. By option: owner, the
-    number of its kind; algorithms; held, busy and headers as in `Priced`; processing, those of the processors and of
-    making the call; calling, how long making the call takes; first, the number of its first phase. of: by phase, the
-    number of its option.
+    number of its kind; algorithms; held, busy and header_seconds as in `Priced`; processing, those of the processors
+    and of making the call; calling, how long making the call takes; first, the number of its first phase. of: by phase,
+    the number of its option.
     """
 
     begins: Numbers
@@ -72,7 +72,7 @@ class Prices:
     algorithms: tuple[str, ...]
     held: Values
     busy: Values
-    headers: Values
+    header_seconds: Values
     processing: Values
     calling: Values
     first: Numbers
@@ -94,7 +94,7 @@ class Prices:
             tuple([name for kind in kinds for name in kind.algorithms]),
             np.repeat([kind.held for kind in kinds], options),
             np.concatenate([kind.busy for kind in kinds]),
-            np.concatenate([kind.headers for kind in kinds]),
+            np.concatenate([kind.header_seconds for kind in kinds]),
             np.add.reduceat(phases[1] + phases[7], first),
             np.add.reduceat(phases[10], first),
             first,

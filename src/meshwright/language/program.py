@@ -23,6 +23,15 @@ class Collective(StrEnum):
 
 ROOTED = frozenset({Collective.REDUCE, Collective.BROADCAST})
 
+BACKWARDS = {
+    Collective.ALL_REDUCE: Collective.ALL_REDUCE,
+    Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
+    Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
+    Collective.REDUCE: Collective.BROADCAST,
+    Collective.BROADCAST: Collective.REDUCE,
+}
+"""What each collective is when time runs backwards."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grouping:
@@ -74,6 +83,17 @@ class Program:
         check_type(hierarchy, Hierarchy, "a Hierarchy; parse_hierarchy makes one from text")
         check_fits(self, len(hierarchy.names))
         return "; ".join(step_text(step, hierarchy.names) for step in self.steps) or "nothing"
+
+    @property
+    def mirrored(self) -> "Program":
+        """Its mirror image: the steps in reverse, each doing what undoes the other.
+
+        >>> h = Hierarchy(("node", "gpu"), (4, 16))
+        >>> both = Program((Step(Collective.REDUCE, Grouping(1, 1)), Step(Collective.ALL_REDUCE, Grouping(0, 1))))
+        >>> both.mirrored.text(h)
+        'AllReduce all; Broadcast inside node'
+        """
+        return Program(tuple([Step(BACKWARDS[step.collective], step.grouping) for step in reversed(self.steps)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ GiB. They cross at 244 MiB, where both take 3.5 ms; the chord is at 2.3 ms there
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, combinations_with_replacement, pairwise
+from math import inf
 from operator import mul
 
 from meshwright.cost.chunking import GAINED, WORTH, search
 from meshwright.cost.model import CostModel
 from meshwright.cost.pipeline import NEARLY, Pipeline
 from meshwright.language.goals import flat_program
-from meshwright.language.program import Collective, Grouping, Pipelined, Program, Step
+from meshwright.language.program import Collective, Grouping, Pipelined, Program
 from meshwright.language.synthesis import ProgramGraph
 from meshwright.planning.plan import Timed
 
@@ -48,15 +49,6 @@ ALTERNATIVES = 5
 
 CUTS = 2
 """In how many numbers of chunks the same programs are held or measured, at most."""
-
-MIRRORED = {
-    Collective.ALL_REDUCE: Collective.ALL_REDUCE,
-    Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
-    Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
-    Collective.REDUCE: Collective.BROADCAST,
-    Collective.BROADCAST: Collective.REDUCE,
-}
-"""What each collective is when time runs backwards."""
 
 
 class Envelope:
@@ -116,9 +108,9 @@ class Envelope:
         return search(Pipeline(pipeline.model, pipeline.goal), self.graph, count).programs
 
     def _known(self, payload: int) -> Pipelined:
-        """The fastest of the programs without chunks and of those that are best elsewhere, in any number of chunks.
+        """The best of the programs without chunks and of those that are best elsewhere, in any number of chunks.
 
-        Chunks, and then a mix of programs, have to gain a little, as in the search.
+        Chunks, and then a mix of programs, have to gain a little, and few chunks are better, as in the search.
         """
         pipeline = self.at(payload)
         shares = {frozenset(program for program, _ in one.shares): one for one in self.best.values()}
@@ -127,11 +119,11 @@ class Envelope:
         best = plain
         for mixed, gain in ((False, GAINED), (True, WORTH)):
             some = [one for one in known if (len(one.shares) > 1) is mixed]
-            least = min(self.seconds(one, payload) for one in (best, *some))
-            nearly = [one for one in (best, *some) if self.seconds(one, payload) <= (1 + NEARLY) * least]
-            fastest = min(nearly, key=lambda one: (one.chunks, self.seconds(one, payload)))
-            if self.seconds(fastest, payload) <= (1 - gain) * self.seconds(best, payload):
-                best = fastest
+            enough = (1 - gain) * self.seconds(best, payload)
+            least = min([self.seconds(one, payload) for one in some], default=inf)
+            if least <= enough:
+                nearly = [one for one in some if self.seconds(one, payload) <= min((1 + NEARLY) * least, enough)]
+                best = min(nearly, key=lambda one: (one.chunks, self.seconds(one, payload)))
         return best
 
     def _crossing(self, low: int, high: int) -> tuple[float, int]:
@@ -245,13 +237,8 @@ def varied(taken: Iterable[Pipelined], others: Iterable[Timed]) -> list[Timed]:
 
 
 def _both_ways(one: Pipelined) -> frozenset[Program]:
-    """The programs and their mirror images: the steps in reverse, each doing what undoes the other."""
-    programs = [program for program, _ in one.shares]
-    mirrored = [
-        Program(tuple(Step(MIRRORED[step.collective], step.grouping) for step in reversed(program.steps)))
-        for program in programs
-    ]
-    return frozenset([*programs, *mirrored])
+    """The programs and their mirror images."""
+    return frozenset([each for program, _ in one.shares for each in (program, program.mirrored)])
 
 
 def rule_ends(model: CostModel) -> list[int]:

@@ -26,16 +26,15 @@ INBOX = "in0"  # the interface through which a device gets packets that were hel
 MTU, SMALL_MTU = 9000, 1500
 HEADERS = 100  # the most bytes of a packet beyond the MTU
 ASSURED = 8000  # bits per second
-MOST_LATENCY = 0.5  # seconds: TCP takes a packet for lost that is not answered within a second
+MOST_LATENCY = 0.5  # seconds: TCP takes the first packet for lost if it is not answered within a second
 QUEUE = 64 * 2**20  # the bytes that may wait for a link: enough that nothing is dropped
 PATIENCE = 5  # seconds for which TCP waits for an acknowledgement longer than it expects to: queues of slow links grow
 TAP_QUEUE = 10_000  # how many packets may wait for the relay
 # The bytes that a device's link lets through at once after a pause: a whole TCP segment (64 KiB). With less, the kernel
 # cuts segments, which takes twice the processor time.
 BURST = 70_000
-LATE = (
-    0.0005  # seconds by which the kernel's timers may be late: what a link carries in them, it must let through at once
-)
+# The seconds by which the kernel's timers may be late: what a link carries in them, it must let through at once.
+LATE = 0.0005
 SPLIT_BURST = 18_000  # on shared links segments are cut to this: with whole ones, flows would have long turns
 
 
