@@ -89,8 +89,7 @@ def test_ranges_hold_the_planned_program_and_their_times() -> None:
     for before, after in zip(first.ranges, first.ranges[1:], strict=False):
         assert first.at(after.bytes - 1) == before.pipelined != after.pipelined == first.at(after.bytes)
         assert after.seconds == pytest.approx(seconds_at(best, first, after.bytes))
-    steps = [len(each.pipelined.program.steps) for each in first.ranges]
-    assert len(set(steps)) > 1
+    assert len({each.pipelined.program for each in first.ranges}) > 1
     assert not any(
         planned.ranges
         for planned in plan(system, {"data": 32}, [others[0].communication], ranges=False).candidates[0].reductions
