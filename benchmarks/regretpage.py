@@ -69,9 +69,10 @@ packets of 1.5 kB."""
 
 SETTLED = f"""Some parts of the model were settled with measurements at the usual rates: how unevenly flows share
 a link, that links wait while calls are made, about one latency between two chunks ([cost.md](cost.md#chunks)), what
-calls and messages take, and that no mixes of programs are planned for gloo. Two things were seen here: on four systems
-at 100 KiB, that small ReduceScatters in chunks keep links busy all the time; on the fifth, which of a program and its
-mirror image is the faster, which the third and the ninth confirm. The bytes that go with each message were counted, not
+calls and messages take, and that no mixes of programs are planned for gloo. Three things were seen here: on four
+systems at 100 KiB, that small ReduceScatters in chunks keep links busy all the time; on the first at 1 MiB, that of
+programs which are predicted alike the one in fewer chunks is better; on the fifth, which of a program and its mirror
+image is the faster, which the third and the ninth confirm. The bytes that go with each message were counted, not
 fitted. Longer programs may be better still where links have latency: at the usual rates, on the last system, 4 MiB in
 24 chunks once took 0.99 s in six steps, a ReduceScatter for each level and an AllGather for each, and 1.14 s in the
 best program of five, which is the most that `plan` tries by default. Idle emulated links let {BURST // 1000} kB through
