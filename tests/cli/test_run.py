@@ -237,7 +237,7 @@ def test_ending_the_command_ends_the_ranks(long_plan: Path) -> None:
 
 def at_work(plan_file: Path, engine: str) -> "subprocess.Popen[str]":
     """A run whose ranks have run the first of six reductions."""
-    arguments = ["run", str(plan_file), "--engine", engine, "--local", "--repeat", "100", "--timeout", "5s"]
+    arguments = ["run", str(plan_file), "--engine", engine, "--local", "--repeat", "100"]
     process = subprocess.Popen(
         [sys.executable, "-m", "meshwright", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -247,7 +247,8 @@ def at_work(plan_file: Path, engine: str) -> "subprocess.Popen[str]":
         said += line
         if line.startswith("1 of 6: "):
             return process
-    raise AssertionError(f"the ranks did not start: {said}")
+    with process:  # it has ended, as nothing comes any more
+        raise AssertionError(f"the ranks did not start: {said}")
 
 
 def ranks_of(plan_path: str) -> list[int]:
