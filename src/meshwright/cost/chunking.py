@@ -98,6 +98,7 @@ def search(pipeline: Pipeline, graph: ProgramGraph, top: int = 1) -> Searched:
             insort(times, timed[0])
     order = {path: (rounded_one(seconds), chunks, len(path)) for path, (seconds, chunks) in found.items()}
     ordered = sorted(found, key=order.__getitem__)
+    # Of those that are nearly as good, and gain enough if the best does, few chunks come first; then the better image.
     limit = min(times[0] * (1 + NEARLY), max(times[0], (1 - GAINED) * whole))
     nearly = [path for path in ordered if found[path][0] <= limit]
     leading = min(nearly, key=lambda path: (found[path][1], order[path]))
